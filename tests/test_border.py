@@ -45,7 +45,7 @@ from sqlfl.methods.frank_wolfe.messages import (
 )
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.options.batch import Usual
+from sqlfl.options.types import Usual
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.sizes import Symbol
 from sqlfl.planner.query.ucq import CATEGORY

@@ -197,19 +197,18 @@ BOTTOM = [
     "sqlfl.methods.sgd.messages",
     "sqlfl.models.kinds",
     "sqlfl.base.sanitize",
-    "sqlfl.privacy.counts",
+    "sqlfl.privacy.protection",
     "sqlfl.contract.joins",
     "sqlfl.contract.request",
     "sqlfl.contract.methods",
     "sqlfl.contract.schema",
-    "sqlfl.contract.study",
     "sqlfl.methods",
     "sqlfl.methods.admm.options",
     "sqlfl.methods.frank_wolfe.options",
     "sqlfl.methods.lbfgs.options",
     "sqlfl.methods.pbm.options",
     "sqlfl.methods.sgd.options",
-    "sqlfl.options.batch",
+    "sqlfl.options.types",
     "sqlfl.options.entries",
     "sqlfl.options.steps",
     "sqlfl.options.diagnostics",
@@ -218,10 +217,8 @@ BOTTOM = [
     "sqlfl.options.training",
     "sqlfl.options.tuning",
     "sqlfl.planner.explain.render",
-    "sqlfl.privacy.protection",
     "sqlfl.contract.privacy_specification",
     "sqlfl.planner.explain.card",
-    "sqlfl.options.types",
     "sqlfl.contract.transforms",
     "sqlfl.transport.network",
 ]
@@ -282,7 +279,7 @@ def test_the_coordinator_has_no_part_in_masks() -> None:
 
 
 AGENT = (
-    "agent", "certificates", "frames", "hosting", "identities",
+    "agent", "certificates", "frames", "hosting",
     "passes", "settings", "stream", "wrapping",
 )  # fmt: skip
 """The modules of `service` that run at a party."""

@@ -27,8 +27,8 @@ from sqlfl.messages.disclosed import (
     row_by_row,
 )
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
-from sqlfl.options.batch import Batch
 from sqlfl.options.training import TrainingOptions
+from sqlfl.options.types import Batch
 from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.planner.explain.caveats import LASTING, NOTHING
 from sqlfl.planner.explain.render import JOINED, MANY, Notes, Section, several

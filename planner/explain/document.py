@@ -10,11 +10,10 @@ from sqlfl.base.sanitize import line
 from sqlfl.contract.request import Verdict
 from sqlfl.contract.schema import Client
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
-from sqlfl.options.batch import MAX_ROWS, MIN_ROWS, Usual
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
-from sqlfl.options.types import shown
+from sqlfl.options.types import MAX_ROWS, MIN_ROWS, Usual, shown
 from sqlfl.planner.explain.brief import HERE, NO_LINKS, brief
 from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.planner.explain.caveats import caveats, client_words, join_words, protects

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from sqlfl.contract.methods import part_of
 from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.planner.federated.exchanges import Exchange, Run
-from sqlfl.privacy.counts import Counts, SlotFacts
-from sqlfl.privacy.protection import Protection
+from sqlfl.privacy.protection import Counts, Protection, SlotFacts
 
 
 @dataclass(frozen=True)

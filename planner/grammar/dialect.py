@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.base.errors import nearest
-from sqlfl.contract.study import ROLES
+from sqlfl.contract.request import ROLES
 from sqlfl.contract.transforms import AUTO, COLUMN, FUNCTIONS
 from sqlfl.options.diagnostics import LOOKS
 from sqlfl.planner.grammar.clauses import Clauses

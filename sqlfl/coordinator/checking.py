@@ -30,8 +30,8 @@ from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.separation import separation_of
 from sqlfl.coordinator.weighting import labels
 from sqlfl.messages import Message, Profile, SendExplained, SendProfile
+from sqlfl.messages.checks import ReplyChannel, ask
 from sqlfl.messages.preparation import IDENTIFIED, is_identifying
-from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.options.diagnostics import Check
 from sqlfl.planner.federated.plan import FederatedPlan

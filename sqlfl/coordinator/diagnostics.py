@@ -41,7 +41,7 @@ from sqlfl.messages import (
     SendSkew,
 )
 from sqlfl.messages import Skew as Reply
-from sqlfl.messages.replies import ReplyChannel, ask
+from sqlfl.messages.checks import ReplyChannel, ask
 from sqlfl.models.head import Head
 from sqlfl.models.weighted import mean_of
 from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions

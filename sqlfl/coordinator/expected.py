@@ -1,4 +1,4 @@
-"""Checks of each reply before and after the rounds, for `sqlfl.messages.replies.ask`. They follow
+"""Checks of each reply before and after the rounds, for `sqlfl.messages.checks.ask`. They follow
 from the plan, from the party's earlier replies and from the join.
 """
 
@@ -41,7 +41,7 @@ from sqlfl.messages import (
     Statistics,
     Written,
 )
-from sqlfl.messages.replies import Expected
+from sqlfl.messages.checks import Expected
 from sqlfl.options.training import MAX_TABLE_ROWS
 
 ROUNDING = 1e-6

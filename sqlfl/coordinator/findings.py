@@ -10,7 +10,7 @@ from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.messages import Findings, Message, SendFindings
-from sqlfl.messages.replies import ReplyChannel, ask
+from sqlfl.messages.checks import ReplyChannel, ask
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 

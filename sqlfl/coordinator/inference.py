@@ -35,7 +35,7 @@ from sqlfl.messages import (
     SendErrors,
     SendRotated,
 )
-from sqlfl.messages.replies import ReplyChannel, ask, refused
+from sqlfl.messages.checks import ReplyChannel, ask, refused
 from sqlfl.models.aliasing import ZERO, Relations, relations_of, span
 from sqlfl.models.clipped import Huber, Quantile
 from sqlfl.models.firth import firth

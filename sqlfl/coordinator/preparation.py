@@ -39,7 +39,7 @@ from sqlfl.messages import (
     SetRanges,
     Statistics,
 )
-from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
+from sqlfl.messages.checks import Expected, ReplyChannel, ask, refused
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import ucq
 from sqlfl.privacy.statistics import deviation

@@ -46,7 +46,7 @@ from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.rounds.stragglers import Lateness
 from sqlfl.coordinator.separation import remark_on_separation
 from sqlfl.coordinator.weighting import labels, weigh
-from sqlfl.messages.replies import ReplyChannel as Line
+from sqlfl.messages.checks import ReplyChannel as Line
 from sqlfl.models.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.models.metrics import Metrics

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlfl.contract.request import Verdict, verdicts_from_json
+from sqlfl.contract.request import Study, Verdict, verdicts_from_json
 from sqlfl.contract.schema import Address, Client, specifications_to_json
-from sqlfl.contract.study import Study
 from sqlfl.messages import CLIENT, Propose, Proposed, ProposeStudy
-from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
+from sqlfl.messages.checks import Expected, ReplyChannel, ask, refused
 from sqlfl.planner.federated.plan import FederatedPlan
 
 

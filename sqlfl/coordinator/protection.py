@@ -24,7 +24,7 @@ from sqlfl.coordinator.privacy_planning import bounds_of
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.messages import Message, Releases, SendReleases
-from sqlfl.messages.replies import Expected, ReplyChannel, ask
+from sqlfl.messages.checks import Expected, ReplyChannel, ask
 from sqlfl.models.losses import loss_of
 from sqlfl.options.privacy import DEVIATIONS, Privacy
 from sqlfl.options.training import TrainingOptions
@@ -34,7 +34,7 @@ from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.block_moments import labels_change, moments_sensitivity, row_bound, weight_cap
 from sqlfl.privacy.calibration import NoiseCalibration, calibrate, check_releases, shares_of_moments
 from sqlfl.privacy.collusion import honest_slots
-from sqlfl.privacy.counts import SlotFacts
+from sqlfl.privacy.protection import SlotFacts
 
 WORTHLESS = 0.01
 """Share of what a constant leaves below which a model is hardly better than that."""

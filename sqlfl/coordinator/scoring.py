@@ -24,7 +24,7 @@ from sqlfl.coordinator.protection import check_run
 from sqlfl.coordinator.weighting import sample_weights, targets
 from sqlfl.coordinator.writing import write
 from sqlfl.messages import Message, Score, ScoreExactly, SendIdentifiers
-from sqlfl.messages.replies import ReplyChannel, ask, refused
+from sqlfl.messages.checks import ReplyChannel, ask, refused
 from sqlfl.models import thresholds
 from sqlfl.models.head import Head
 from sqlfl.models.losses import Loss, loss_of

@@ -45,7 +45,7 @@ from sqlfl.messages import (
     Statistics,
     Vocabularies,
 )
-from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
+from sqlfl.messages.checks import Expected, ReplyChannel, ask, refused
 
 REPEATS = 2
 """Number of times that a lost exchange is repeated."""

@@ -28,7 +28,7 @@ from sqlfl.messages import (
     SendSeparated,
     Separated,
 )
-from sqlfl.messages.replies import ReplyChannel, ask
+from sqlfl.messages.checks import ReplyChannel, ask
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.models.losses import Squared
 from sqlfl.planner.federated.plan import FederatedPlan

@@ -32,8 +32,8 @@ from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinat
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.secure_channel import SecureChannel
 from sqlfl.messages import Save, Saved
-from sqlfl.messages.replies import Expected, ask
-from sqlfl.messages.replies import ReplyChannel as Line
+from sqlfl.messages.checks import Expected, ask
+from sqlfl.messages.checks import ReplyChannel as Line
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.store.registry import Model
 from sqlfl.transport.base import Channel

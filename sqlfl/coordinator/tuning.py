@@ -44,7 +44,7 @@ from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.training import STEPS, Trained, run_rounds
 from sqlfl.coordinator.weighting import class_shares, reweigh, weigh, weighting_of
 from sqlfl.messages import SendFolds
-from sqlfl.messages.replies import ask
+from sqlfl.messages.checks import ask
 from sqlfl.models.folds import deal, merge_folds, strata_of
 from sqlfl.options.tuning import Candidate, Tuning
 from sqlfl.planner.federated.method_spec import spec_of

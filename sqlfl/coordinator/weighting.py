@@ -27,7 +27,7 @@ from sqlfl.coordinator.preparation import (
     sent_specification,
 )
 from sqlfl.messages import Ready, SendLabels, SendSplit, SendWeights, Split, Weigh, Weights
-from sqlfl.messages.replies import Expected, ReplyChannel, ask
+from sqlfl.messages.checks import Expected, ReplyChannel, ask
 from sqlfl.models.folds import deal
 from sqlfl.models.kinds import kind_of
 from sqlfl.options.types import ClassWeight

@@ -28,8 +28,8 @@ from sqlfl.messages import (
     SendBlock,
     SendCurves,
 )
+from sqlfl.messages.checks import ReplyChannel, ask
 from sqlfl.messages.diagnostics import AT_CATEGORY, AT_NULL, AT_NUMBER
-from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.models.kinds import INTERCEPT, kind_of
 from sqlfl.store.registry import Model, ModelBlock
 

@@ -12,7 +12,7 @@ from sqlfl.contract.schema import Client
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.messages import CLIENT, Commit, Ready, Write
-from sqlfl.messages.replies import Expected, ReplyChannel, ask
+from sqlfl.messages.checks import Expected, ReplyChannel, ask
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.grammar import trees
 

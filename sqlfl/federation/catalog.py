@@ -18,7 +18,7 @@ from sqlfl.contract.schema import (
     told_type,
 )
 from sqlfl.messages import CLIENT, Columns, Describe, ListTables, Tables
-from sqlfl.messages.replies import Expected, ask, refused
+from sqlfl.messages.checks import Expected, ask, refused
 from sqlfl.transport.base import Channel
 
 

@@ -38,8 +38,7 @@ from sqlfl.planner.grammar.statements import ExportModel, ImportModel
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from sqlfl.store.registry import Model, ModelBlock, card
 from sqlfl.udfs import sql
-from sqlfl.udfs.blocks.block_files import block_files, block_from_safetensors
-from sqlfl.udfs.blocks.block_onnx import NULL_TEXT, Graph
+from sqlfl.udfs.blocks.block_files import NULL_TEXT, Graph, block_files, block_from_safetensors
 from sqlfl.udfs.blocks.block_sql import arguments_of, bound, double, element, inner, macro
 from sqlfl.udfs.blocks.blocks import SavedBlock
 

@@ -28,7 +28,7 @@ from sqlfl.messages import (
     Ready,
     SendJoinState,
 )
-from sqlfl.messages.replies import Expected, ReplyChannel, ask
+from sqlfl.messages.checks import Expected, ReplyChannel, ask
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
 from sqlfl.planner.grammar.dialect import parse

@@ -23,7 +23,7 @@ from sqlfl.coordinator.training import Trained, train
 from sqlfl.coordinator.tuning import tune
 from sqlfl.federation.run_context import running
 from sqlfl.messages import CLIENT, MADE_UP, REHEARSAL, Ready, Rehearse, SendExplained
-from sqlfl.messages.replies import Expected, ask
+from sqlfl.messages.checks import Expected, ask
 from sqlfl.planner.explain.document import ExplainedPlan
 from sqlfl.planner.explain.sections import ClientTraffic, RehearsalReport
 from sqlfl.planner.federated.exchanges import DOWN, UP

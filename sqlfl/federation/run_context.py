@@ -10,7 +10,7 @@ from sqlfl.base.interrupts import deferred
 from sqlfl.base.threads import single
 from sqlfl.contract.schema import Client
 from sqlfl.messages import CLIENT, Finish, Ready, Seal, Sealed
-from sqlfl.messages.replies import Expected, ask
+from sqlfl.messages.checks import Expected, ask
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.transport.base import Channel
 

@@ -25,7 +25,7 @@ from sqlfl.contract.schema import Client
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.training import Trained
 from sqlfl.messages import CLIENT, Collect, Drop, Keep, Ready
-from sqlfl.messages.replies import Expected, ask
+from sqlfl.messages.checks import Expected, ask
 from sqlfl.planner.explain.report import report_of
 from sqlfl.planner.explain.setting import tables_of
 from sqlfl.planner.federated.plan import FederatedPlan

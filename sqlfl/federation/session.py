@@ -43,8 +43,9 @@ from sqlfl.federation.planning import (
     plan_training,
 )
 from sqlfl.federation.rehearsal import check_rehearsed, rehearsed
-from sqlfl.federation.result_schemas import DROPPED, PLAN
-from sqlfl.federation.result_views import (
+from sqlfl.federation.results import (
+    DROPPED,
+    PLAN,
     askable,
     checked,
     curves_of,

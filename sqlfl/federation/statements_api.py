@@ -23,7 +23,7 @@ from sqlfl.federation.catalog import FederationCatalog
 from sqlfl.federation.parties import Parties
 from sqlfl.federation.planning import explain
 from sqlfl.federation.relation import Relation
-from sqlfl.federation.result_schemas import schema_of
+from sqlfl.federation.results import schema_of
 from sqlfl.federation.resuming import unfinished
 from sqlfl.federation.script import ScriptPart, Values, pieces, whole
 from sqlfl.federation.trace import Trace

@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from sqlfl.base.codec import from_json, to_json
 from sqlfl.base.errors import Error, PlanError, nearest
-from sqlfl.contract.request import ALLOWED, REFUSED, Verdict
+from sqlfl.contract.request import ALLOWED, REFUSED, Study, StudyColumns, StudyTable, Verdict
 from sqlfl.contract.schema import Catalog, Client, Table, folded
-from sqlfl.contract.study import Study, StudyColumns, StudyTable
 from sqlfl.coordinator.proposing import propose_study
 from sqlfl.federation.listing import tables_at
-from sqlfl.messages.replies import ReplyChannel
+from sqlfl.messages.checks import ReplyChannel
 from sqlfl.options.studies import resolve_study
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st

@@ -32,7 +32,7 @@ from sqlfl.gateway import catalog
 from sqlfl.gateway import messages as ms
 from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parameters import ParameterPlace, places
-from sqlfl.service.desk_statements import Caller, Runs
+from sqlfl.service.analyst_sessions import Caller, Runs
 
 log = logging.getLogger("sqlfl.gateway")
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sqlfl.base.result import Result
 from sqlfl.base.version import __version__
-from sqlfl.federation.result_schemas import arrow_types
+from sqlfl.federation.results import arrow_types
 from sqlfl.gateway import messages as ms
 
 TABLE = "TABLE"

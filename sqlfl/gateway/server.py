@@ -14,7 +14,7 @@ import pyarrow.flight as flight
 
 from sqlfl.base.errors import Error
 from sqlfl.gateway.calls import FlightSqlCalls
-from sqlfl.service.desk_statements import Caller, Runs
+from sqlfl.service.analyst_sessions import Caller, Runs
 from sqlfl.service.server import SQL_METHODS
 from sqlfl.service.settings import check_location
 from sqlfl.service.stream import Credentials

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 
 from sqlfl.base.codec import from_json, to_json
 from sqlfl.base.errors import ApprovalError, Error, PolicyError
-from sqlfl.contract.request import REFUSED, WAITING, Request, request_from_json
-from sqlfl.contract.study import ApprovedStudy, Study, study_from_json
+from sqlfl.contract.request import (
+    REFUSED,
+    WAITING,
+    ApprovedStudy,
+    Request,
+    Study,
+    request_from_json,
+    study_from_json,
+)
 from sqlfl.governance.records import Records, time_of
 from sqlfl.governance.request_columns import SlotColumns
 from sqlfl.options.policies import ALWAYS

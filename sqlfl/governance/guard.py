@@ -27,9 +27,12 @@ from sqlfl.base.errors import Error, PolicyError
 from sqlfl.base.sanitize import line
 from sqlfl.contract.request import (
     REFUSED,
+    TRAIN,
     WAITING,
+    ApprovedStudy,
     Verdict,
     request_from_json,
+    study_from_json,
     verdicts_to_json,
 )
 from sqlfl.contract.schema import (
@@ -38,7 +41,6 @@ from sqlfl.contract.schema import (
     listing_to_json,
     specifications_from_json,
 )
-from sqlfl.contract.study import TRAIN, ApprovedStudy, study_from_json
 from sqlfl.governance.accounting import Accounting, reserved
 from sqlfl.governance.approvals import Approvals, Filed
 from sqlfl.governance.differencing import Differencing

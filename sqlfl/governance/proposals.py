@@ -15,13 +15,12 @@ from sqlglot.tokenizer_core import TokenType
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.fragment_columns import MARK
-from sqlfl.contract.request import REFUSED, Request, Verdict, digest
+from sqlfl.contract.request import REFUSED, ApprovedStudy, Request, Verdict, digest
 from sqlfl.contract.schema import (
     SlotSpecification,
     specifications_from_json,
     specifications_to_json,
 )
-from sqlfl.contract.study import ApprovedStudy
 from sqlfl.governance import noising
 from sqlfl.governance.ledger import Asking
 from sqlfl.governance.policies import JOIN, Ruling

@@ -14,9 +14,7 @@ from dataclasses import replace
 from sqlfl import messages as ms
 from sqlfl.base import sanitize
 from sqlfl.base.errors import InternalError, PolicyError
-from sqlfl.contract.request import WAITING, Request, measures
-from sqlfl.contract.schema import folded
-from sqlfl.contract.study import (
+from sqlfl.contract.request import (
     CHECK,
     EVALUATE,
     PREDICT,
@@ -24,10 +22,14 @@ from sqlfl.contract.study import (
     TRAIN,
     TRAINING,
     TUNE,
+    WAITING,
     ApprovedStudy,
+    Request,
     Study,
     StudyTable,
+    measures,
 )
+from sqlfl.contract.schema import folded
 from sqlfl.governance import noising
 from sqlfl.governance.approvals import Filed
 from sqlfl.governance.modes import mode_refusals

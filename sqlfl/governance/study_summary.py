@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from sqlfl import messages as ms
 from sqlfl.base import sanitize
-from sqlfl.contract.study import CHECK, TRAINING, Study
+from sqlfl.contract.request import CHECK, TRAINING, Study
 from sqlfl.governance.approvals import Filed
 from sqlfl.governance.policies import FILTER, IDENTIFY, JOIN, LABEL, TRAIN, Grant
 from sqlfl.governance.request_columns import OFFSET, WEIGHT

@@ -1,20 +1,27 @@
-"""Checks that a message has its declared form: types, sizes, and conditions on its elements.
+"""Checks of messages: the declared form of each, and of replies to requests, before any use.
 
-`sizes_of` takes a few microseconds for arrays of any size; `fault_of` reads them, without a copy.
+A form is types, sizes, and conditions on elements. `sizes_of` takes a few microseconds for arrays
+of any size; `fault_of` reads them, without a copy.
+
+`sqlfl.messages.wire.received` has checked that a reply has its declared form, and the channel that
+it belongs to the request. `ask` makes the checks that only the coordinator can make: the kind, the
+numbers of its sizes, and conditions from earlier replies. Any fault is a PartyError.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from sqlfl.base.arrays import Array
-from sqlfl.base.errors import WireError
+from sqlfl.base.errors import InternalError, PartyError, ReplyError, WireError
+from sqlfl.contract.schema import Address, Client
 from sqlfl.messages import wire_columns
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import (
@@ -234,3 +241,64 @@ def _ascending(value: Array) -> bool:
 
 def _named(value: object) -> str:
     return type(value).__name__
+
+
+Reply = TypeVar("Reply", bound=Message)
+
+SAME_VERSION = "see that the party runs this version of sqlfl, unchanged"
+
+
+class ReplyChannel(Protocol):
+    def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
+        """Make one round. Raise PartyError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Expected(Generic[Reply]):
+    """Expected reply."""
+
+    kind: type[Reply]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Numbers for the names of its sizes. Other sizes are free."""
+    fault: Callable[[Reply], str | None] = lambda reply: None
+    """Returns any other fault, to follow 'its reply to prepare'; None without one."""
+
+    def __post_init__(self) -> None:
+        if unknown := {name.partition("[")[0] for name in self.sizes} - self.kind.sizes():
+            raise InternalError(f"message {self.kind.kind} has no size {min(unknown)}")
+
+
+def ask(
+    channel: ReplyChannel,
+    requests: Mapping[Address, Message],
+    expected: Callable[[Address], Expected[Reply]],
+) -> dict[Address, Reply]:
+    """Make one exchange and return the replies that are as expected.
+
+    Raise PartyError for the first client, in the order of the requests, that failed or sent another
+    reply.
+    """
+    replies = channel.exchange(requests)
+    return {
+        address: _checked(address[0], request, replies[address], expected(address))
+        for address, request in requests.items()
+    }
+
+
+def refused(client: Client, request: Message, what: str, hint: str = SAME_VERSION) -> PartyError:
+    """Return the error about a reply."""
+    return ReplyError(str(client), f"its reply to {request.kind} {what}", hint=hint)
+
+
+def _checked(client: Client, request: Message, reply: Any, expected: Expected[Reply]) -> Reply:
+    if type(reply) is not expected.kind:
+        what = f"is {reply.kind}, expected {expected.kind.kind}"
+        raise refused(client, request, what)
+    fault = mismatch(sizes_of(reply), expected.sizes)
+    if fault is not None:
+        raise refused(client, request, f"has other sizes: {fault}")
+    fault = expected.fault(reply)
+    if fault is not None:
+        raise refused(client, request, fault)
+    return reply

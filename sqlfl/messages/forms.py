@@ -2,7 +2,7 @@
 
 A form is plain data. Sizes have names. In a message, a name stands for one number everywhere.
 `name[k]` is a number of its own for the k-th item of a field with several. Who knows such a number
-beforehand compares it: sqlfl.messages.replies, and the party with its requests.
+beforehand compares it: sqlfl.messages.checks, and the party with its requests.
 """
 
 from __future__ import annotations

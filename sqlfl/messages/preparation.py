@@ -114,7 +114,7 @@ class ProposeStudy(Message):
     kind = "propose_study"
     words = "a study as a whole: its purpose, tables, columns by role, and limits"
     study: str = field(metadata=text())
-    """JSON of a `sqlfl.contract.study.Study`."""
+    """JSON of a `sqlfl.contract.request.Study`."""
 
 
 @dataclass(frozen=True, eq=False)

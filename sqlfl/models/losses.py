@@ -18,11 +18,10 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import ModelError
 from sqlfl.models.clipped import Huber, Quantile
-from sqlfl.models.gamma import Gamma
 from sqlfl.models.kinds import kind_of
+from sqlfl.models.log_link import Gamma, Poisson
 from sqlfl.models.metrics import ClassMeter, Mean, Meter, Metrics
 from sqlfl.models.native import library
-from sqlfl.models.poisson import Poisson
 from sqlfl.models.proximal import (
     log_sum,
     logistic_proximal,

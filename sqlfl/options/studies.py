@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlfl.base.errors import InternalError, OptionError
 from sqlfl.contract.methods import methods
-from sqlfl.contract.study import EVALUATE, STATEMENTS, TRAIN, Study
+from sqlfl.contract.request import EVALUATE, STATEMENTS, TRAIN, Study
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.entries import Given, OptionTable, entries_of, error, markdown, option
 from sqlfl.options.policies import DELTA, listed_names

@@ -26,7 +26,7 @@ from sqlfl.base.codec import loads
 from sqlfl.base.errors import InternalError, ModelError, WireError
 from sqlfl.contract.fragment_columns import GROUP_KEY
 from sqlfl.contract.schema import Merging, SlotSpecification
-from sqlfl.messages.replies import SAME_VERSION
+from sqlfl.messages.checks import SAME_VERSION
 from sqlfl.messages.wire_columns import fault_of, packed, unpacked
 from sqlfl.udfs import sql
 from sqlfl.udfs.numbering.keys import canonical_text

@@ -54,9 +54,8 @@ from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.drawing import folds_of, split_of
 from sqlfl.udfs.numbering.keys import derive
 from sqlfl.udfs.numbering.rows import Snapshot
-from sqlfl.udfs.updates.predict import make_engine, score
+from sqlfl.udfs.updates.predict import make_engine, score, write
 from sqlfl.udfs.updates.update import LinearEngine
-from sqlfl.udfs.updates.write import write
 
 
 @dataclass(eq=False)

@@ -19,8 +19,7 @@ from sqlfl.base.progress import ProgressStep
 from sqlfl.base.result import Result
 from sqlfl.federation.user_warnings import heard
 from sqlfl.service import answers
-from sqlfl.service.analyst_sessions import AnalystSession
-from sqlfl.service.desk_statements import run_statement
+from sqlfl.service.analyst_sessions import AnalystSession, run_statement
 from sqlfl.service.frames import INTERRUPT, Frame
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.status import ServiceStatus

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from sqlfl.base.errors import Error, nearest
 from sqlfl.service import certificates as ct
 from sqlfl.service import wrapping
-from sqlfl.service.identities import check_identity
+from sqlfl.service.certificates import check_identity
 from sqlfl.service.settings import StudyFile
 
 STUDY, START, README = "study.toml", "start.sh", "README.md"

@@ -17,9 +17,8 @@ import pyarrow.flight as flight
 
 from sqlfl.base.errors import Error, PolicyError, WireError
 from sqlfl.service.agent import HELLO, WELCOME
-from sqlfl.service.analyst_sessions import AnalystSession
+from sqlfl.service.analyst_sessions import AnalystSession, Caller, DeskStatements
 from sqlfl.service.calls import MAX_TEXT_BYTES, Calls
-from sqlfl.service.desk_statements import Caller, DeskStatements
 from sqlfl.service.frames import Frame, Receiver, spoken
 from sqlfl.service.members import Roster, ServiceMembers
 from sqlfl.service.outbox import Outbox

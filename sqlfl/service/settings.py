@@ -23,7 +23,7 @@ from sqlfl.base.codec import from_json, to_json
 from sqlfl.base.errors import Error, nearest
 from sqlfl.databases.sql_sources import SqlSources
 from sqlfl.service import wrapping
-from sqlfl.service.identities import check_identity
+from sqlfl.service.certificates import check_identity
 from sqlfl.service.stream import Credentials
 
 log = logging.getLogger("sqlfl.service")

@@ -25,7 +25,7 @@ from sqlfl.base.errors import (
 from sqlfl.base.sanitize import clipped, lines
 from sqlfl.contract.schema import Address, Client
 from sqlfl.messages import ENVELOPE, MAX_FAILURE_CHARACTERS, Failure, Message, Seal, Sealed
-from sqlfl.messages.replies import refused
+from sqlfl.messages.checks import refused
 from sqlfl.messages.wire import encode, received
 from sqlfl.transport.audit_chain import DOWN, LOST, STOPPED, UP, AuditChain
 from sqlfl.transport.network import Network

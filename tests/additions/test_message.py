@@ -14,7 +14,7 @@ import pytest
 from sqlfl.base.errors import InternalError, PartyError, WireError
 from sqlfl.contract.schema import Client
 from sqlfl.messages import KINDS, Message
-from sqlfl.messages.replies import Expected, ask
+from sqlfl.messages.checks import Expected, ask
 from sqlfl.messages.wire import decode, encode, encoded, received
 from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE, RequestReply, disclosures, exchange
 from sqlfl.planner.federated.sizes import Amount, Size, Symbol, content

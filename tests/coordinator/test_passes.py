@@ -14,10 +14,9 @@ from sqlfl.coordinator.rounds.compiled_chunks import LOSSES as COMPILED
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue, spectrum
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.scores import Scores, by_output
-from sqlfl.models.gamma import Gamma
+from sqlfl.models.log_link import Gamma, Poisson
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.native import library
-from sqlfl.models.poisson import Poisson
 from tests.depth import THOROUGH
 from tests.ways import WAYS, take_way
 

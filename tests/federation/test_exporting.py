@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
-from sqlfl.udfs.blocks.block_onnx import NULL_TEXT
+from sqlfl.udfs.blocks.block_files import NULL_TEXT
 from tests.clinic import PLACES, QUERY, VISITS, clinics, predicted
 from tests.conftest import Open
 from tests.depth import in_turn

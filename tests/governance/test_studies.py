@@ -16,9 +16,16 @@ import pytest
 import sqlfl
 from sqlfl import messages as ms
 from sqlfl.base.errors import ApprovalError, Error, OptionError, ParseError, PlanError, PolicyError
-from sqlfl.contract.request import REFUSED, WAITING, Asked, verdicts_from_json
+from sqlfl.contract.request import (
+    REFUSED,
+    WAITING,
+    Asked,
+    Study,
+    StudyColumns,
+    StudyTable,
+    verdicts_from_json,
+)
 from sqlfl.contract.schema import Client, FeatureSpecification, specifications_to_json
-from sqlfl.contract.study import Study, StudyColumns, StudyTable
 from sqlfl.governance.records import Records
 from sqlfl.party.party import PartyClient, Secrets
 from tests import courier, goldens

@@ -8,9 +8,8 @@ from scipy import optimize
 from scipy.special import log_softmax
 
 from sqlfl.base.errors import InternalError, ModelError
-from sqlfl.models.gamma import Gamma
+from sqlfl.models.log_link import Gamma, Poisson
 from sqlfl.models.losses import CHUNK, Logistic, Loss, Softmax, Squared, loss_of
-from sqlfl.models.poisson import Poisson
 
 LOSSES = [Squared(), Poisson(), Gamma(), Logistic(), Softmax(4)]
 BOUNDED = [loss for loss in LOSSES if loss.bounded]

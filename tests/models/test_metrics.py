@@ -7,9 +7,9 @@ import pytest
 from sklearn import metrics as sk
 
 from sqlfl.base.arrays import Array
+from sqlfl.models.log_link import Poisson
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.metrics import KEPT, ClassMeter, CountMeter, Meter, Metrics, NumberMeter
-from sqlfl.models.poisson import Poisson
 from tests.ways import WAYS, take_way
 
 

@@ -20,8 +20,8 @@ from sqlfl.coordinator.rounds.compiled_chunks import CompiledChunk
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models import native
+from sqlfl.models.log_link import Poisson
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
-from sqlfl.models.poisson import Poisson
 from tests.depth import SEED
 from tests.ways import WAYS, take_way
 

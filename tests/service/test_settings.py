@@ -9,7 +9,7 @@ import pytest
 
 from sqlfl.base.errors import Error
 from sqlfl.service import certificates as ct
-from sqlfl.service.identities import check_identity
+from sqlfl.service.certificates import check_identity
 from sqlfl.service.settings import (
     AnalystSettings,
     CoordinatorSettings,

@@ -6,7 +6,7 @@ import json
 
 from sqlfl.base.progress import ProgressStep
 from sqlfl.federation.script import whole
-from sqlfl.service.desk_statements import _verb
+from sqlfl.service.analyst_sessions import _verb
 from sqlfl.service.status import DRAWN, ServiceStatus
 from tests.service.test_federation import QUERY
 

@@ -20,7 +20,7 @@ from sqlfl.messages import Ready
 from sqlfl.messages.wire import decode, encoded
 from sqlfl.udfs import sql
 from sqlfl.udfs.numbering import keys
-from sqlfl.udfs.numbering.cmac import Cmac
+from sqlfl.udfs.numbering.keys import Cmac
 from tests.conftest import Open
 from tests.udfs.snapshots import SECRET, specification, take
 

@@ -11,7 +11,7 @@ from sqlfl.base.arrays import Float
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.models.towers import TowerShape
 from sqlfl.udfs.blocks.blocks import SavedBlock
-from sqlfl.udfs.encoding.encode import check_features
+from sqlfl.udfs.encoding.columns import check_features
 from sqlfl.udfs.encoding.features import Encoding, categories_of, vocabulary_key_of
 from sqlfl.udfs.numbering import keys
 

@@ -21,8 +21,7 @@ from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.udfs import sql
-from sqlfl.udfs.encoding.columns import read_columns
-from sqlfl.udfs.encoding.encode import encode, end_encode
+from sqlfl.udfs.encoding.columns import encode, end_encode, read_columns
 from sqlfl.udfs.encoding.features import CHUNK, Encoding
 from sqlfl.udfs.numbering.rows import Snapshot
 

@@ -34,7 +34,7 @@ from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, ProductChunks, 
 from sqlfl.coordinator.rounds.passes import MeasuredRows
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.clipped import Huber, Quantile
-from sqlfl.models.gamma import Gamma
+from sqlfl.models.log_link import Gamma, Poisson
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.metrics import (
     ClassMeter,
@@ -45,7 +45,6 @@ from sqlfl.models.metrics import (
     QuantileMeter,
 )
 from sqlfl.models.native import library
-from sqlfl.models.poisson import Poisson
 
 LENGTH = struct.Struct("<Q")
 

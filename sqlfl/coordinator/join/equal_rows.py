@@ -24,7 +24,7 @@ from sqlfl.coordinator.join.factorised import Factorised, Tree, is_product
 from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
 from sqlfl.messages import SendEqualRows
-from sqlfl.messages.replies import ReplyChannel, ask
+from sqlfl.messages.checks import ReplyChannel, ask
 from sqlfl.models.native import address, functions, library
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan

@@ -1,7 +1,7 @@
 """Exchanges of training that all methods use.
 
 The configurations and the widths from the start of a run say which reply each client must send. Any
-other reply raises a PartyError (`sqlfl.messages.replies`) before a method uses it.
+other reply raises a PartyError (`sqlfl.messages.checks`) before a method uses it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from sqlfl.messages import (
     Strengths,
     SumGradient,
 )
-from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
+from sqlfl.messages.checks import Expected, ReplyChannel, ask, refused
 
 
 class Conversation:

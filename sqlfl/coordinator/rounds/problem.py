@@ -22,7 +22,7 @@ from sqlfl.coordinator.rounds.chunks import Chunks, WrittenChunks
 from sqlfl.coordinator.rounds.passes import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.rounds.stragglers import Lateness
-from sqlfl.messages.replies import ReplyChannel
+from sqlfl.messages.checks import ReplyChannel
 from sqlfl.models.head import Head
 from sqlfl.models.losses import Loss
 from sqlfl.models.optimizers import Optimizer, PlainSteps

@@ -29,12 +29,12 @@ from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
 from sqlfl.coordinator.rounds.problem import Algorithm, Headed, Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold, levelled
-from sqlfl.messages.replies import ReplyChannel
+from sqlfl.messages.checks import ReplyChannel
 from sqlfl.methods.admm.configuration import AdmmConfiguration, LocalSteps
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.options import AdmmOptions
 from sqlfl.models.head import fitted, proximal
-from sqlfl.options.batch import Batch, BatchRows
+from sqlfl.options.types import Batch, BatchRows
 
 # Sharing ADMM over a join, in increments (eq. 9-11, 16-18), with consensus over unions (22-24).
 #

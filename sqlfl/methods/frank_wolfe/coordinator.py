@@ -33,7 +33,7 @@ from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.messages import Message
-from sqlfl.messages.replies import Expected, ReplyChannel, refused
+from sqlfl.messages.checks import Expected, ReplyChannel, refused
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
 from sqlfl.methods.frank_wolfe.messages import (
     ColumnDirection,

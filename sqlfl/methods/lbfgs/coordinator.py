@@ -39,7 +39,7 @@ from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING, exact_search
 from sqlfl.coordinator.rounds.warm import Levelled, beginning, cold, levelled
 from sqlfl.messages import Residuals
-from sqlfl.messages.replies import ReplyChannel
+from sqlfl.messages.checks import ReplyChannel
 from sqlfl.methods.lbfgs.basis import GRADIENT, IMAGE, THETA, Basis, newest, sent
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
 from sqlfl.methods.lbfgs.messages import (

@@ -43,8 +43,8 @@ from sqlfl.contract.privacy_specification import LabelNoise
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.messages import SetGram
+from sqlfl.messages.checks import ReplyChannel
 from sqlfl.messages.grams import message_to_gram
-from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.moments.configuration import MomentsConfiguration
 from sqlfl.models.gram import GramMatrix
 from sqlfl.privacy.block_moments import cut_level, labels_change, moments_change

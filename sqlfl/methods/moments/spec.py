@@ -13,8 +13,7 @@ from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, excha
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
 from sqlfl.planner.federated.sizes import Content, Size, content
 from sqlfl.planner.query.ucq import CATEGORY, Slot
-from sqlfl.privacy.counts import Counts, SlotFacts
-from sqlfl.privacy.protection import Protection
+from sqlfl.privacy.protection import Counts, Protection, SlotFacts
 
 _MOMENTS = (
     "second moments Σ w x xᵀ of the encoded columns, rows bounded, the sum noised (Gaussian), once"

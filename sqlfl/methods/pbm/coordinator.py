@@ -24,7 +24,7 @@ from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import cold
 from sqlfl.coordinator.secure_channel import SecretSums
 from sqlfl.messages import Message
-from sqlfl.messages.replies import ReplyChannel
+from sqlfl.messages.checks import ReplyChannel
 from sqlfl.methods.pbm.configuration import PbmConfiguration
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.pbm.numbers import LEVELS, restored

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from sqlfl.methods.sgd.options import LEARNING_RATE, Steps
 from sqlfl.models.kinds import NEURAL
-from sqlfl.options.batch import Batch, Usual
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, option, section
-from sqlfl.options.types import BATCH, number
+from sqlfl.options.types import BATCH, Batch, Usual, number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,7 @@ from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, excha
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, has_head, summed
 from sqlfl.planner.federated.sizes import Content, content
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.counts import Counts, SlotFacts
-from sqlfl.privacy.protection import Protection
+from sqlfl.privacy.protection import Counts, Protection, SlotFacts
 
 
 def _exchanges(run: Run) -> list[Exchange]:

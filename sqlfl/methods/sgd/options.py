@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlfl.options.batch import MAX_ROWS, MIN_ROWS, Batch, Usual, Whole
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option, section
 from sqlfl.options.steps import ALL, EXACT, SECRET, SECURE, STRAGGLERS, UNION, WORDS, summing
-from sqlfl.options.types import BATCH, FRACTION, choice, number
+from sqlfl.options.types import (
+    BATCH,
+    FRACTION,
+    MAX_ROWS,
+    MIN_ROWS,
+    Batch,
+    Usual,
+    Whole,
+    choice,
+    number,
+)
 
 LEARNING_RATE = 0.01
 """Default step of Adam in the unit of the scores, and of all steps of towers."""

@@ -8,16 +8,15 @@ from sqlfl import messages as ms
 from sqlfl.contract.schema import Client
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.methods.sgd.options import STEPS, SgdOptions
-from sqlfl.options.batch import Whole
 from sqlfl.options.training import TrainingOptions
+from sqlfl.options.types import Whole
 from sqlfl.planner.federated import rounds
 from sqlfl.planner.federated import sizes as sym
 from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, has_head, summed
 from sqlfl.planner.federated.sizes import Content, content
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.counts import Counts, SlotFacts
-from sqlfl.privacy.protection import Protection
+from sqlfl.privacy.protection import Counts, Protection, SlotFacts
 
 INTERCEPT = "gradient of the intercept, each row's clipped, the sum noised"
 EXPANDED = (

@@ -23,9 +23,9 @@ from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, WrittenChunks
 from sqlfl.coordinator.rounds.passes import EVERY, MeasuredRows, Passes, PassResult
 from sqlfl.coordinator.rounds.scores import Scores, by_output
+from sqlfl.models.log_link import Poisson
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.metrics import KEPT
-from sqlfl.models.poisson import Poisson
 from tests.coordinator.test_factorised import TREES, query
 
 TOTAL, SIZES = 5000, (5000, 700, 9)

@@ -12,7 +12,7 @@ from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.messages import Residuals
-from sqlfl.messages.replies import ReplyChannel
+from sqlfl.messages.checks import ReplyChannel
 from steady.configuration import SteadyConfiguration
 from steady.options import SteadyOptions
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
-from sqlfl.federation.result_schemas import arrow_types
+from sqlfl.federation.results import arrow_types
 from tests.conftest import Open
 
 CLINIC = """CREATE TYPE grade AS ENUM ('low', 'high');

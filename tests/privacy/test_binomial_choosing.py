@@ -9,8 +9,8 @@ import pytest
 
 from sqlfl.base.errors import InternalError, PrivacyError
 from sqlfl.privacy.accountant import epsilon_of
+from sqlfl.privacy.binomial import MAX_NOISE, choose
 from sqlfl.privacy.events import Event, Gaussian, PoissonBinomial, Threshold
-from sqlfl.privacy.poisson_binomial.choosing import MAX_NOISE, choose
 
 DELTA = 1e-5
 BESIDE = (Gaussian("statistics", 2.5), Threshold("categories", 1e-6))
