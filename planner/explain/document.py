@@ -49,7 +49,7 @@ from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.federated.method_spec import Words, has_head, spec_of
 from sqlfl.planner.federated.plan import CHECK, JOIN, FederatedPlan, evaluated
 from sqlfl.planner.federated.sizes import ROLES, Size, Symbol
-from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.protection import PublicBounds
 from sqlfl.transport.network import Network

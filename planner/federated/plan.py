@@ -37,7 +37,7 @@ from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.phases import protocol, rounds_of
 from sqlfl.planner.federated.secure import secret_kinds, secured
 from sqlfl.planner.federated.sizes import Size, Symbol
-from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.party_databases import Difference
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq

@@ -20,10 +20,10 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.base.errors import Error, InternalError, ParseError, nearest
 from sqlfl.planner.grammar.parsing import group_joins, move_clauses
+from sqlfl.planner.grammar.sql import Dialect, to_sql
 from sqlfl.planner.grammar.statements import Span, Statement
 from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.planner.grammar.trees import nodes
-from sqlfl.planner.grammar.writing import Dialect, to_sql
 
 IN_QUERIES = "int, float, Decimal, str, bool, None, date, datetime, bytes, and lists of these"
 IN_OPTIONS = "int, float, Decimal, str, bool, None, and lists and dicts of these"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from sqlfl.planner.grammar.parsing import items_of, joins_of
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.planner.grammar.writing import to_sql
 
 # A list of names that avoids some requests; the party's database decides
 AGGREGATES = frozenset((

@@ -7,8 +7,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.base.errors import ParseError
 from sqlfl.planner.grammar.decoding import unclosed
+from sqlfl.planner.grammar.sql import Dialect
 from sqlfl.planner.grammar.statements import Span, Word
-from sqlfl.planner.grammar.writing import Dialect
 
 BRACES = 'in Python, a text with {names} to fill in starts with f: f"..."'
 """The hint for braces that SQL does not allow."""

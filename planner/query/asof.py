@@ -17,8 +17,8 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import RESERVED
 from sqlfl.planner.grammar import trees
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import plan_error, span_of
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.ctes import Environment

@@ -23,9 +23,9 @@ from sqlfl.contract.fragment_columns import (
 )
 from sqlfl.contract.schema import Client
 from sqlfl.planner.grammar import trees
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import Path
 from sqlfl.planner.grammar.trees import copied, nodes
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit, types
 from sqlfl.planner.query import ucq as normal
 from sqlfl.planner.query.clock import tell_the_place

@@ -25,8 +25,8 @@ from sqlfl.planner.grammar.refusals import (
     has_outer_join,
     refusals,
 )
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes, plan_error, span_of
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.asof import AsofJoins
 from sqlfl.planner.query.batches import BatchedCatalog

@@ -20,9 +20,9 @@ from sqlfl.base.errors import LostError, PartyError, PlanError, ReplyError
 from sqlfl.contract.fragment_columns import RESERVED, UNIT, identifier
 from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar.refusals import CONNECTION, function_name, is_volatile
+from sqlfl.planner.grammar.sql import Dialect, to_sql
 from sqlfl.planner.grammar.statements import Path, Span
 from sqlfl.planner.grammar.trees import nodes, plan_error, span_of
-from sqlfl.planner.grammar.writing import Dialect, to_sql
 from sqlfl.planner.query.bind import Binder
 from sqlfl.planner.query.columns import distinct
 from sqlfl.planner.query.draft import Draft

@@ -14,8 +14,8 @@ from sqlglot import exp
 from sqlfl.contract.schema import Place, folded
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes
-from sqlfl.planner.grammar.writing import to_sql
 
 _INSTANT = "TIMESTAMP WITH TIME ZONE"
 _CALLS = {

@@ -24,8 +24,8 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import RESERVED
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import has_hints, own_nodes
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes, plan_error
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.draft import Draft

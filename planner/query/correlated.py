@@ -17,8 +17,8 @@ from sqlfl.contract.fragment_columns import GROUP_KEY, RESERVED
 from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name, is_aggregate, own_nodes
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes, plan_error, span_of
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.cohorts import (

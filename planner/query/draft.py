@@ -13,9 +13,9 @@ from sqlfl.base.errors import LostError, PartyError, PlanError, ReplyError
 from sqlfl.contract.fragment_columns import UNIT
 from sqlfl.contract.schema import Client
 from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import Path, Span
 from sqlfl.planner.grammar.trees import plan_error
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.items import PlacedItem

@@ -13,8 +13,8 @@ from sqlglot import exp
 from sqlfl.base.errors import InternalError
 from sqlfl.contract import fragment_columns
 from sqlfl.contract.schema import folded
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import copied, identifier, nodes
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.relations import LeftOn, Source
 from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Ucq
 

@@ -14,7 +14,7 @@ from sqlglot import exp, parse_one
 from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.contract.schema import Catalog
 from sqlfl.planner.grammar.refusals import function_name
-from sqlfl.planner.grammar.writing import Dialect, to_sql
+from sqlfl.planner.grammar.sql import Dialect, to_sql
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.relations import ClientBranch, DraftRelation, Term, operand, substituted
 from sqlfl.planner.query.scalars import Asker

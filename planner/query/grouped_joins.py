@@ -19,8 +19,8 @@ from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.parsing import is_from
 from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import plan_error
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.correlated import over_none
 from sqlfl.planner.query.draft import Draft

@@ -16,8 +16,8 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import GROUP_KEY, GROUP_PART, GROUPS
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name, has_hints, is_aggregate
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import plan_error
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.names import chain_of
 from sqlfl.planner.query.scalars import has_calls, one_value

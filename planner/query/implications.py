@@ -14,7 +14,7 @@ from itertools import product
 
 from sqlglot import exp
 
-from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import is_bytewise

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.fusion import DisjointSets
 from sqlfl.planner.query.nulls import is_null_over_nulls
 from sqlfl.planner.query.relations import DraftBlock, DraftRelation, Equality, Term, substituted

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from sqlfl.contract import fragment_columns
 from sqlfl.contract.fragment_columns import KEPT, TARGET
-from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 
 FEATURE = "feature"

@@ -13,9 +13,9 @@ from sqlglot import exp
 from sqlfl.base.errors import nearest as nearest_name
 from sqlfl.contract.schema import Catalog, Client, Place, Table, folded
 from sqlfl.planner.grammar import trees
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.trees import plan_error
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.relations import operand
 
 _LISTED = 8

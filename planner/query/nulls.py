@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import Infix, Prefix
-from sqlfl.planner.grammar.writing import to_sql
 
 Outcomes: TypeAlias = frozenset[bool | str | None]
 """Possible results: True, False, None (NULL), VALUE (neither boolean nor NULL)."""

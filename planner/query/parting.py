@@ -15,8 +15,8 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import is_unstable
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import can_fuse, equality_sides

@@ -9,8 +9,8 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar.refusals import GROUPED, LOCAL_TABLE_FUNCTIONS, is_aggregate
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import copied, plan_error, span_of
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import Cte, Environment, Nameless, tables_of
 from sqlfl.planner.query.emit import MARKED
 from sqlfl.planner.query.names import DottedName, chain_of, with_links

@@ -21,8 +21,8 @@ from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.contract.schema import Catalog, Client, Column, folded
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import AGGREGATES, function_name
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import Infix, Prefix, nodes
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.relations import (
     UNLIKE,

@@ -12,8 +12,8 @@ from sqlglot import exp
 from sqlfl.base.errors import LostError, PartyError, PlanError
 from sqlfl.contract.schema import Client, Column, Table, folded
 from sqlfl.planner.grammar import trees
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes, plan_error, span_of
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct, with_column_aliases
 from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.groups import over_groups, with_tests

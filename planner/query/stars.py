@@ -12,8 +12,8 @@ from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name, is_aggregate, own_nodes
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import plan_error, span_of
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.names import listed, nearest, struct_field
 from sqlfl.planner.query.push import Pusher

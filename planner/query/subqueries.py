@@ -18,8 +18,8 @@ from sqlfl.contract.schema import Client, Column, Table, folded
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.parsing import is_from, unions_of
 from sqlfl.planner.grammar.refusals import is_aggregate, own_nodes
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes, plan_error, span_of
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.ctes import Cte, Environment, local_names, tables_of
 from sqlfl.planner.query.emit import NAMES_MARK

@@ -25,8 +25,8 @@ from sqlfl.contract.transforms import (
     Transform,
     number,
 )
+from sqlfl.planner.grammar.sql import Dialect, to_sql
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.planner.grammar.writing import Dialect, to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.items import PlacedItem

@@ -12,9 +12,9 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import RESERVED
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar import trees
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.trees import nodes
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import BYTES, collation, common, compared_text

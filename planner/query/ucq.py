@@ -16,8 +16,8 @@ from sqlglot import exp
 from sqlfl.contract.fragment_columns import GROUPS, IDENTIFIER, KEPT, KEY, OFFSET, TARGET, WEIGHT
 from sqlfl.contract.schema import Client, Made
 from sqlfl.contract.transforms import AUTO, CURVE, VALUES, Transform
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.planner.grammar.writing import to_sql
 
 NUMERIC = "numeric"
 BOOLEAN = "boolean"

@@ -26,8 +26,8 @@ from sqlfl.contract.fragment_columns import RESERVED
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.groups import OF_NUMBERS

@@ -33,7 +33,7 @@ from sqlfl.contract.schema import Client
 from sqlfl.databases.files import PRIVATE, to_path
 from sqlfl.federation.saving import Saving
 from sqlfl.models.kinds import kind_of
-from sqlfl.options.exports import resolve_export
+from sqlfl.options.diagnostics import resolve_export
 from sqlfl.planner.grammar.statements import ExportModel, ImportModel
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from sqlfl.store.registry import Model, ModelBlock, card

@@ -10,8 +10,8 @@ from sqlglot import exp
 
 from sqlfl.contract.schema import Catalog, Client, Table, folded
 from sqlfl.planner.grammar import trees
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import Path
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.names import CatalogTables, shortest
 from sqlfl.store.registry import Model, ModelBlock
 

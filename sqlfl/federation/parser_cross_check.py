@@ -17,6 +17,7 @@ from sqlglot import exp
 from sqlfl.base.engine import empty_database
 from sqlfl.base.errors import InternalError, ParseError
 from sqlfl.planner.grammar.parsing import COMMA
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import (
     CreateJoin,
     EvaluateModel,
@@ -27,7 +28,6 @@ from sqlfl.planner.grammar.statements import (
 )
 from sqlfl.planner.grammar.tokens import BRACES
 from sqlfl.planner.grammar.trees import copied, nodes, span_of
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.joins import CONDITION
 from sqlfl.planner.query.relations import binds, operand
 from sqlfl.planner.query.ucq import Ucq

@@ -18,8 +18,8 @@ from sqlglot import exp
 from sqlfl.base.errors import PartyError, ReplyError
 from sqlfl.contract.schema import Catalog, Client, Column, Place, Table
 from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, TrainModel
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.clock import asks_the_time
 from sqlfl.planner.query.draft import NO_ROLES, Roles
 from sqlfl.planner.query.items import PlacedItem

@@ -21,7 +21,7 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.training import Trained, train
 from sqlfl.coordinator.tuning import tune
-from sqlfl.federation.run_context import running
+from sqlfl.federation.saving import running
 from sqlfl.messages import CLIENT, MADE_UP, REHEARSAL, Ready, Rehearse, SendExplained
 from sqlfl.messages.checks import Expected, ask
 from sqlfl.planner.explain.document import ExplainedPlan

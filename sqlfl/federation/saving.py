@@ -3,6 +3,8 @@
 Saving: every client writes its blocks under the run's id; then the coordinator writes its row,
 which makes the model exist; then the blocks of a replaced model are deleted. Dropping: first the
 row, then the blocks. Blocks without a row are deleted when their client is attached.
+
+`running` is the context of a run, which leaves nothing else at the clients.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import datetime as dt
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import duckdb
@@ -20,18 +22,56 @@ from sqlglot import exp
 from sqlfl.base.errors import Error, ModelError, PartyError, PolicyError
 from sqlfl.base.interrupts import deferred
 from sqlfl.base.sanitize import clipped, line
+from sqlfl.base.threads import single
 from sqlfl.base.version import __version__
 from sqlfl.contract.schema import Client
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.training import Trained
-from sqlfl.messages import CLIENT, Collect, Drop, Keep, Ready
+from sqlfl.messages import CLIENT, Collect, Drop, Finish, Keep, Ready, Seal, Sealed
 from sqlfl.messages.checks import Expected, ask
 from sqlfl.planner.explain.report import report_of
 from sqlfl.planner.explain.setting import tables_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.store.registry import Cost, Model, ModelBlock, Registry
+from sqlfl.transport.base import Channel
 from sqlfl.transport.border import Border
+
+
+@contextmanager
+def running(plan: FederatedPlan, run: str, channel: Callable[[], Channel]) -> Iterator[None]:
+    """Run the block with one BLAS thread. At the end, every client drops the run's snapshots.
+
+    Each client is notified through its own `channel`, so that one failing client does not keep
+    others from it. The user sees the first error.
+    """
+    failed: BaseException | None = None
+    governed = plan.run.governed
+    try:
+        with single():
+            yield
+    except BaseException as error:
+        failed = error
+    with deferred():
+        for client in plan.clients:
+            try:
+                _finish(client, run, channel(), sealed=client in governed)
+            except PartyError as error:
+                failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _finish(client: Client, run: str, channel: Channel, *, sealed: bool) -> None:
+    """Finish the run at a client. `sealed`: the client keeps its messages, and receives the
+    coordinator's hash, unless replies are missing.
+    """
+    address = client, CLIENT
+    if sealed and channel.is_whole(client, run):
+        heads = channel.heads(client, run)
+        ask(channel, {address: Seal(run, CLIENT, *heads)}, lambda _: Expected(Sealed))
+    ask(channel, {address: Finish(run, CLIENT)}, lambda _: Expected(Ready))
+
 
 log = logging.getLogger("sqlfl.saving")
 

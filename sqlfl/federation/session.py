@@ -54,8 +54,7 @@ from sqlfl.federation.results import (
     with_comparison,
 )
 from sqlfl.federation.resuming import Checkpoints, resumed, unfinished
-from sqlfl.federation.run_context import running
-from sqlfl.federation.saving import Saving, model_of
+from sqlfl.federation.saving import Saving, model_of, running
 from sqlfl.federation.script import FLATTEN, TOO_DEEP
 from sqlfl.federation.statements_api import StatementsApi, figure_of
 from sqlfl.federation.studies import KeptStudy, Studies

@@ -13,9 +13,8 @@ from sqlfl.contract.schema import folded
 from sqlfl.contract.transforms import COLUMN, FUNCTIONS
 from sqlfl.federation.statements_api import StatementsApi
 from sqlfl.models.kinds import KINDS
-from sqlfl.options.diagnostics import ALL, Check
+from sqlfl.options.diagnostics import ALL, Check, Export
 from sqlfl.options.entries import entries_of
-from sqlfl.options.exports import Export
 from sqlfl.options.resolve import privacy_options
 from sqlfl.options.training import SCORING, with_options
 from sqlfl.options.tuning import TUNING

@@ -1,4 +1,4 @@
-"""Options of statements about a model and a query: `ROC OF MODEL`, `INFERENCE OF MODEL` and others.
+"""Options of statements about a model: `ROC OF MODEL`, `INFERENCE OF MODEL` and others, and EXPORT.
 
 Each diagnostic is a frozen dataclass of its options. Its statement also takes the options of
 scoring.
@@ -28,6 +28,7 @@ from sqlfl.options.types import (
     BOOLEAN,
     CATEGORIES,
     CONFIDENCE,
+    OptionType,
     choice,
     integer,
     meant,
@@ -400,3 +401,45 @@ def looks_markdown(looks: Iterable[type[Diagnostic]] = tuple(ALL.values())) -> s
             for name, entry in entries.items()
         ),
     )
+
+
+FORMATS = ("safetensors", "onnx", "sql")
+
+
+def _read_formats(value: object) -> tuple[str, ...] | None:
+    given = (value,) if isinstance(value, str) else value
+    if not isinstance(given, tuple) or not given:
+        return None
+    lowered = {v.lower() if isinstance(v, str) else v for v in given}
+    return tuple(f for f in FORMATS if f in lowered) if lowered <= set(FORMATS) else None
+
+
+FORMATS_TYPE = OptionType(
+    f"a list of {', '.join(repr(f) for f in FORMATS)}, or one of them",
+    _read_formats,
+    lambda value: meant(value, FORMATS),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    formats: tuple[str, ...] = option(
+        FORMATS_TYPE,
+        FORMATS,
+        "formats in which each block is written; IMPORT reads safetensors; the first two need "
+        "`pip install 'sqlfl[export]'`",
+    )
+
+
+def resolve_export(given: Iterable[Given], sql: str) -> Export:
+    """Resolve the options of EXPORT MODEL. Raise OptionError, with the place in `sql`, for invalid
+    ones.
+    """
+    entries = {entry.name: entry for entry in entries_of(Export)}
+    given = tuple(given)
+    for written in given:
+        if written.name not in entries:
+            hint = meant(written.name, entries) or f"the options are {', '.join(entries)}"
+            message = f"there is no option {written.name} of EXPORT"
+            raise error(message, written, sql, hint=hint, name=True)
+    return Export(**OptionTable("option", entries, {}).read(given, sql).values)

@@ -43,8 +43,8 @@ from sqlfl.options.privacy import (
     RANDOMIZED,
     Privacy,
 )
-from sqlfl.options.steps import EXCLUDED
 from sqlfl.options.training import (
+    EXCLUDED,
     SCORING,
     ScoringOptions,
     TowerOptions,

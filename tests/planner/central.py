@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 
 from sqlfl.contract.schema import Client
-from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Block, Fragment, Join, LeftJoin, Slot, Ucq, groups_of
 

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from sqlfl.base.errors import Error, StatementError
 from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import (
     ExplainStatement,
     PredictModel,
@@ -16,7 +17,6 @@ from sqlfl.planner.grammar.statements import (
     TrainModel,
     TransformItem,
 )
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.draft import Roles
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.items import placed

@@ -20,7 +20,7 @@ from sqlfl.planner.federated.engines import bytes_of, readable
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
 from sqlfl.planner.grammar import trees
-from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query.ucq import Slot
 
 PER_SLOT, FIXED = 8, 48

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from sqlfl.models.kinds import NEURAL
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option
-from sqlfl.options.steps import ALL, CONSENSUS, EXACT, SECURE, STRAGGLERS, UNION, WORDS
+from sqlfl.options.training import ALL, CONSENSUS, EXACT, SECURE, STRAGGLERS, UNION, WORDS
 from sqlfl.options.types import BATCH, Batch, BatchRows, Whole, integer, number
 
 LOCAL_ROWS = 512

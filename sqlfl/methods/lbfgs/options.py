@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from sqlfl.contract.transforms import ROWS, TABLE
 from sqlfl.options.entries import Defaults, MethodOptions, option
-from sqlfl.options.steps import EXACT, SECRET, SECURE, UNION, summing
+from sqlfl.options.training import EXACT, SECRET, SECURE, UNION, summing
 from sqlfl.options.types import OptionType
 
 

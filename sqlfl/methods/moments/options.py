@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from sqlfl.base.errors import OptionError
 from sqlfl.options.entries import Defaults, MethodOptions, option
-from sqlfl.options.steps import EXACT, SECRET, SECURE, UNION, summing
+from sqlfl.options.training import EXACT, SECRET, SECURE, UNION, summing
 from sqlfl.options.types import integer
 
 MIN_TWO_ROUND_EPSILON = 4.0

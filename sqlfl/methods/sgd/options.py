@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option, section
-from sqlfl.options.steps import ALL, EXACT, SECRET, SECURE, STRAGGLERS, UNION, WORDS, summing
+from sqlfl.options.training import ALL, EXACT, SECRET, SECURE, STRAGGLERS, UNION, WORDS, summing
 from sqlfl.options.types import (
     BATCH,
     FRACTION,

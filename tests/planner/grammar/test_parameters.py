@@ -19,9 +19,9 @@ from sqlfl.base.errors import Error, ParseError
 from sqlfl.federation.parser_cross_check import confirm
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.parameters import Filled, fill, literal
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import ExplainStatement, Pairs, Statement, TrainModel, Value
 from sqlfl.planner.grammar.tokens import tokenize
-from sqlfl.planner.grammar.writing import to_sql
 from tests.planner import goldens
 
 HEAD = "TRAIN MODEL m USING linear_regression TARGET y "

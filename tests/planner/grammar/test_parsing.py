@@ -7,8 +7,8 @@ import pytest
 
 from sqlfl.base.errors import ParseError
 from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import EvaluateModel
-from sqlfl.planner.grammar.writing import to_sql
 
 FROMS = {
     "a, b JOIN c ON b.x = c.x": "a, (b JOIN c ON b.x = c.x)",

@@ -14,9 +14,9 @@ from sqlfl.federation.parser_cross_check import confirm
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.spellings import respelled
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.planner.grammar.tokens import tokenize
-from sqlfl.planner.grammar.writing import to_sql
 from tests.planner import goldens
 from tests.planner.test_goldens import statement_text
 

@@ -6,9 +6,9 @@ import pytest
 from sqlglot import exp
 
 from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import EvaluateModel
 from sqlfl.planner.grammar.trees import copied, nodes
-from sqlfl.planner.grammar.writing import to_sql
 
 QUERIES = (
     "SELECT t.x, -u.z AS z, CASE WHEN t.y > 0 THEN [1, 2][1] END FROM a.t t JOIN b.u USING (k)",

@@ -10,8 +10,8 @@ import pytest
 
 from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import EvaluateModel
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.rules import to_ucq
 from tests.planner.central import planned_rows

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PartyError, PlanError, StatementError
 from sqlfl.contract.schema import Client, Column
-from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query.columns import distinct
 from tests.planner import homonyms
 from tests.planner.central import ordered, planned_rows

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 from sqlglot import exp, parse_one
 
-from sqlfl.planner.grammar.writing import Dialect
+from sqlfl.planner.grammar.sql import Dialect
 from sqlfl.planner.query.nulls import is_null_over_nulls, outcomes, rejects_nulls, typed
 from sqlfl.planner.query.relations import column
 from tests.depth import SEED, THOROUGH

@@ -12,7 +12,7 @@ import pytest
 from sqlglot import exp
 
 from sqlfl.planner.grammar import refusals, trees
-from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query import types
 
 NUMBERS = (

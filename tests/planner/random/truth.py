@@ -20,8 +20,8 @@ from sqlfl.base.errors import Error, ModelError, OptionError, ParseError, PlanEr
 from sqlfl.coordinator.join.join_size import SlotCodes, check_single
 from sqlfl.federation.parser_cross_check import confirm, confirm_fragments
 from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import EvaluateModel, Path
-from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct
 from sqlfl.planner.query.draft import Roles
 from sqlfl.planner.query.emit import mapping_query

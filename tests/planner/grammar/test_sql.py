@@ -15,8 +15,8 @@ from sqlglot import exp
 from sqlfl.base.errors import InternalError, ParseError
 from sqlfl.federation.parser_cross_check import confirm, confirm_fragments, explicit
 from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.statements import EvaluateModel
-from sqlfl.planner.grammar.writing import to_sql
 from tests.depth import SEED, THOROUGH
 from tests.planner.plans import flights
 
