@@ -1,16 +1,10 @@
-"""Many parties, joins that last, and parties that are late.
+"""Many parties, and parties that are late.
 
     python benchmarks/parties.py many --parties 500 [--algorithm sgd] [--joined]
-    python benchmarks/parties.py joins [--turns 5]
     python benchmarks/parties.py stragglers [--rows 5000] [--within 1e-3] [--times 3]
 
 `many`: so many parties of 200 rows in this process, each with a database in memory, and a UNION ALL
 over them; with `--joined` each branch joins the tables of two parties.
-
-`joins`: a study of twelve statements over one join. Each statement makes the join, or CREATE JOIN
-makes it once. The tables are the demo's: flights in three databases, weather, planes and airports,
-with all parties in this process. Both ways take turns; seconds are medians, and bytes are those of
-all messages of a study, in both directions.
 
 `stragglers`: the price of a party that is late, by the option `stragglers`. Four parties in this
 process have tables with correlated columns. The steps of one take longer, as its transport sleeps:
@@ -22,28 +16,21 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
-from statistics import median
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from measuring import dispatch, peak, table
+from measuring import dispatch, peak
 
 import sqlfl
 from sqlfl.contract.schema import Client
 from sqlfl.messages import Residuals
 from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
-from demo import QUERY as DELAYED
-from demo import TABLES
 
 # -- many ------------------------------------------------------------------------------------------
 
@@ -120,94 +107,6 @@ def many(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     query = joined(given.parties) if given.joined else union(given.parties)
     together(given.parties, given.algorithm, query)
-
-
-# -- joins -----------------------------------------------------------------------------------------
-
-
-ORIGINS = ("EWR", "JFK", "LGA")
-STUDY = (
-    "CHECK TARGET late FROM {rows}",
-    "TRAIN OR REPLACE MODEL plain USING logistic_regression TARGET late FROM {rows}",
-    "TRAIN OR REPLACE MODEL firm USING logistic_regression TARGET late WITH (l2 = 0.01)"
-    " FROM {rows}",
-    "TRAIN OR REPLACE MODEL steps USING logistic_regression TARGET late"
-    " WITH (algorithm = 'admm', epochs = 5) FROM {rows}",
-    "EVALUATE MODEL plain FROM {rows}",
-    "EVALUATE MODEL firm FROM {rows}",
-    "METRICS OF MODEL plain FROM {rows}",
-    "ROC OF MODEL plain FROM {rows}",
-    "CONFUSION OF MODEL plain FROM {rows}",
-    "CALIBRATION OF MODEL plain FROM {rows}",
-    "IMPORTANCE OF MODEL plain FROM {rows}",
-    "EVALUATE MODEL steps FROM {rows}",
-)
-Measured = tuple[float, int]
-
-
-def study(fed: sqlfl.Federation, *, named: bool) -> Measured:
-    """Seconds and bytes of the twelve statements; `named`: over a join that lasts."""
-    before = traffic(fed)
-    began = time.perf_counter()
-    if named:
-        fed.sql(f"CREATE JOIN departures AS ({DELAYED})")
-    rows = "departures" if named else f"({DELAYED})"
-    for statement in STUDY:
-        fed.sql(statement.format(rows=rows))
-    if named:
-        fed.sql("DROP JOIN departures")
-    return time.perf_counter() - began, traffic(fed) - before
-
-
-def one(fed: sqlfl.Federation) -> Measured:
-    """The same of one TRAIN alone."""
-    before, began = traffic(fed), time.perf_counter()
-    fed.sql(STUDY[1].format(rows=f"({DELAYED})"))
-    return time.perf_counter() - began, traffic(fed) - before
-
-
-def traffic(fed: sqlfl.Federation) -> int:
-    return int(pc.sum(fed.audit().arrow()["bytes"]).as_py() or 0)
-
-
-@contextmanager
-def demo() -> Iterator[sqlfl.Federation]:
-    with ExitStack() as stack:
-        fed = stack.enter_context(sqlfl.connect(progress=False))
-        for name, rows in TABLES.items():
-            party, table_name = name.split(".")
-            parts = [f"FROM ({rows}) WHERE origin = '{origin}'" for origin in ORIGINS]
-            clients = []
-            for part in parts if party == "airline" else [rows]:
-                con = stack.enter_context(closing(duckdb.connect()))
-                con.execute(f"CREATE TABLE {table_name} AS {part}")
-                clients.append(con)
-            fed.attach(party, clients)
-        yield fed
-
-
-def joins(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser("parties.py joins")
-    parser.add_argument("--turns", type=int, default=5)
-    given = parser.parse_args(arguments)
-    with demo() as fed:
-        one(fed)
-        turns = [
-            (one(fed), study(fed, named=False), study(fed, named=True)) for _ in range(given.turns)
-        ]
-    single, apart, shared = (
-        (median(s for s, _ in runs), median(b for _, b in runs))
-        for runs in zip(*turns, strict=True)
-    )
-    lines = [
-        [label, f"{seconds:.1f}", f"{seconds / single[0]:.1f}", f"{size / 1e6:.1f}"]
-        for label, (seconds, size) in (
-            ("one TRAIN", single),
-            ("twelve statements", apart),
-            ("the same over CREATE JOIN", shared),
-        )
-    ]
-    print("\n".join(table(["", "seconds", "times one TRAIN", "MB"], lines)))
 
 
 # -- stragglers ------------------------------------------------------------------------------------
@@ -320,4 +219,4 @@ def _middle(found: Sequence[tuple[float, int]]) -> str:
 
 
 if __name__ == "__main__":
-    dispatch(__doc__, {"many": many, "joins": joins, "stragglers": stragglers})
+    dispatch(__doc__, {"many": many, "stragglers": stragglers})

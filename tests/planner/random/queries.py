@@ -203,7 +203,7 @@ class Queries(Selects):
         key, on = self.draws.some([name for name, type_ in table.columns if type_ == INT], 2, 2)
         call = self.draws.pick(("count(*)", f"max({key})", f"min({on})"))
         named = self.draws.chance(40)
-        shown = tuple(f"{n}_of" if named else f'"{n}"' for n in (1, 2))
+        shown = tuple(f'"{n}{"_of" if named else ""}"' for n in (1, 2))
         type_ = BIG if call == "count(*)" else INT
         columns = (Column(key, INT, table.party), *(Column(n, type_, table.party) for n in shown))
         using = f"USING {call}{' AS of' if named else ''} GROUP BY {key}"
