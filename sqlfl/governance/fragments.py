@@ -11,8 +11,7 @@ from sqlfl.base.errors import PolicyError
 from sqlfl.contract.fragment_columns import BASE, KEPT, ROW
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.governance.expressions import NEUTRAL
-from sqlfl.governance.functions import Functions, functions_of
-from sqlfl.governance.names import Listed, NameLookup
+from sqlfl.governance.names import Functions, Listed, NameLookup, functions_of
 from sqlfl.governance.policies import (
     FILTER,
     IDENTIFY,

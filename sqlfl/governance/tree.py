@@ -32,9 +32,8 @@ from sqlfl.governance.expressions import (
     inside_normalising,
     null_tested,
 )
-from sqlfl.governance.functions import Functions
 from sqlfl.governance.measuring import SizeMeasures
-from sqlfl.governance.query_sizes import check_copies, check_size
+from sqlfl.governance.names import Functions
 from sqlfl.governance.scopes import (
     NONE,
     Bare,
@@ -55,7 +54,14 @@ from sqlfl.governance.scopes import (
     unknown,
     with_aliases,
 )
-from sqlfl.governance.sizes import DATA, SizeBound, largest, size_of_column
+from sqlfl.governance.sizes import (
+    DATA,
+    SizeBound,
+    check_copies,
+    check_size,
+    largest,
+    size_of_column,
+)
 from sqlfl.governance.value_forms import is_bounded, is_linked
 from sqlfl.udfs import sql
 

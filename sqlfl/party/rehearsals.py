@@ -25,8 +25,7 @@ from sqlfl.contract.fragment_columns import ROW
 from sqlfl.contract.request import Request, request_from_json
 from sqlfl.contract.schema import SlotSpecification, specifications_from_json
 from sqlfl.governance.fragments import roles_of
-from sqlfl.governance.functions import every_function
-from sqlfl.governance.names import NameLookup
+from sqlfl.governance.names import NameLookup, every_function
 from sqlfl.governance.policies import JOIN, LABEL, TRAIN
 from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table
 from sqlfl.governance.tree import DECIDED, SelectReading, read

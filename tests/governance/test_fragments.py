@@ -15,7 +15,7 @@ from sqlfl.contract.schema import FeatureSpecification, KeySpecification, SlotSp
 from sqlfl.governance import fragments
 from sqlfl.governance.copies import copies
 from sqlfl.governance.fragments import MAX_KEPT_CHARACTERS, MAX_KEPT_TEXTS, Fragments, roles_of
-from sqlfl.governance.functions import functions_of
+from sqlfl.governance.names import functions_of
 from sqlfl.governance.policies import Grant, Roles, Ruling
 from sqlfl.governance.scopes import NONE, Reads, ScopeColumn, SelectOutput, Table
 from sqlfl.governance.tree import NullTest, SelectReading

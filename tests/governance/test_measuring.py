@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from sqlfl.base.errors import PolicyError
-from sqlfl.governance.functions import functions_of
+from sqlfl.governance.names import functions_of
 from sqlfl.governance.scopes import ScopeColumn, Table
 from sqlfl.governance.sizes import NUMBER_SIZE, OVERHEAD
 from sqlfl.governance.tree import SelectReading, read

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from sqlfl.base.errors import PolicyError
-from sqlfl.governance.functions import Functions, functions_of
+from sqlfl.governance.names import Functions, functions_of
 from sqlfl.governance.scopes import Table
 from sqlfl.governance.tree import MAX_CHARACTERS, SelectReading, read
 from tests.open_databases import in_memory

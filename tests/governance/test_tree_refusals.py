@@ -11,9 +11,9 @@ import duckdb
 import pytest
 
 from sqlfl.base.errors import PolicyError
-from sqlfl.governance.functions import Functions, functions_of
-from sqlfl.governance.query_sizes import check_size
+from sqlfl.governance.names import Functions, functions_of
 from sqlfl.governance.scopes import ScopeColumn, SelectScope
+from sqlfl.governance.sizes import check_size
 from sqlfl.governance.tree import (
     MAX_CHARACTERS,
     MAX_DEPTH,

@@ -21,7 +21,7 @@ from sqlfl.base.errors import PolicyError
 from sqlfl.contract.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
 from sqlfl.governance.copies import copies
 from sqlfl.governance.fragments import Fragments, roles_of
-from sqlfl.governance.functions import functions_of
+from sqlfl.governance.names import functions_of
 from sqlfl.governance.policies import Grant, Roles, Ruling
 from sqlfl.governance.scopes import Table
 from sqlfl.governance.tree import SelectReading

@@ -7,14 +7,8 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from sqlfl.governance.functions import (
-    MACROS,
-    SPECIAL,
-    Functions,
-    every_function,
-    functions_of,
-)
 from sqlfl.governance.growth import GROWTH
+from sqlfl.governance.names import MACROS, SPECIAL, Functions, every_function, functions_of
 from tests.governance.test_tree import MADE
 from tests.open_databases import in_memory
 
