@@ -329,6 +329,10 @@ class Ucq:
     """Sentences for EXPLAIN about forms that are planned as others."""
     parted: bool = False
     """True if tests of several parties part the rows: a table's row may be in several fragments."""
+    shift: int = 0
+    """Characters by which the query stands later in the statement than its expressions' places say:
+    0, or else the normal form was made for another statement with the same query.
+    """
 
     @property
     def unit(self) -> JoinKey | None:
@@ -414,7 +418,8 @@ def found(ucq: Ucq, client: str, at: str) -> tuple[str, Span | None] | None:
     if part < len(columns):
         words = _words(columns[part].alias_or_name)
     spans = (node.meta_get(PLACE) for node in parts[part].walk())
-    return words, next((span for span in spans if isinstance(span, tuple)), None)
+    span = next((span for span in spans if isinstance(span, tuple)), None)
+    return words, None if span is None else (span[0] + ucq.shift, span[1] + ucq.shift)
 
 
 def _conditions(select: exp.Select) -> list[exp.Expr]:

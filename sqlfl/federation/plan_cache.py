@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from sqlglot import exp
@@ -19,7 +19,7 @@ from sqlfl.base.errors import PartyError, ReplyError
 from sqlfl.contract.schema import Catalog, Client, Column, Place, Table
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.sql import to_sql
-from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, TrainModel
+from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, Span, TrainModel
 from sqlfl.planner.query.clock import asks_the_time
 from sqlfl.planner.query.draft import NO_ROLES, Roles
 from sqlfl.planner.query.items import PlacedItem
@@ -161,6 +161,7 @@ class Plans:
 
     def ucq(
         self,
+        place: Span,
         query: exp.Query,
         sql: str,
         catalog: Catalog,
@@ -173,26 +174,35 @@ class Plans:
         transforms: Sequence[PlacedItem] = (),
     ) -> Ucq:
         """Return the normal form of a query, as `to_ucq` does: a cached one if another statement
-        had the same query with these roles. A query with transforms, or that asks for the time, has
-        a new one each time.
+        had the same query, in the same words, with these roles. `place` is that of the query in
+        `sql`.
+
+        A query that asks for the time has a new one each time, and so has one with transforms, ID
+        columns or a unit, which stand elsewhere in the statement.
         """
-        passing = bool(transforms) or asks_the_time(query)
+        start, end = place
+        elsewhere = transforms or roles.identifiers or roles.unit is not None
+        passing = bool(elsewhere) or asks_the_time(query)
         given = (allow_cross_join, split, folds, noised)
-        return self._answered(
-            None if passing else (to_sql(query), roles, given),
+        ucq, origin = self._answered(
+            None if passing else (sql[start:end], to_sql(query), roles, given),
             catalog,
-            lambda asked, _: to_ucq(
-                query,
-                sql,
-                asked,
-                roles,
-                allow_cross_join=allow_cross_join,
-                split=split,
-                folds=folds,
-                noised=noised,
-                transforms=transforms,
+            lambda asked, _: (
+                to_ucq(
+                    query,
+                    sql,
+                    asked,
+                    roles,
+                    allow_cross_join=allow_cross_join,
+                    split=split,
+                    folds=folds,
+                    noised=noised,
+                    transforms=transforms,
+                ),
+                start,
             ),
         )
+        return ucq if start == origin else replace(ucq, shift=start - origin)
 
     def _answered(
         self,

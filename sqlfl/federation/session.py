@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ from sqlfl.federation.catalog import FederationCatalog
 from sqlfl.federation.exporting import exported, imported
 from sqlfl.federation.joins import LastingJoins, opened
 from sqlfl.federation.parties import Parties, RemoteClient, check_name
-from sqlfl.federation.plan_cache import Plans
+from sqlfl.federation.plan_cache import Planned, Plans
 from sqlfl.federation.planning import (
     explain,
     plan_check,
@@ -63,6 +64,7 @@ from sqlfl.party.attachment import Source, Store
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
+from sqlfl.planner.query.ucq import Ucq
 from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model, Registry, card
 from sqlfl.transport.base import Channel, Transport
@@ -444,7 +446,7 @@ class Federation(StatementsApi):
                         catalog,
                         remark,
                         lambda asked, say: plan_training(
-                            statement, asked, models, self._at, say, self._plans.ucq
+                            statement, asked, models, self._at, say, self._convert(statement)
                         ),
                     )
                 case st.PredictModel() | st.EvaluateModel():
@@ -456,13 +458,13 @@ class Federation(StatementsApi):
                         catalog,
                         remark,
                         lambda asked, say: plan_scoring(
-                            statement, model, asked, self._at, say, self._plans.ucq
+                            statement, model, asked, self._at, say, self._convert(statement)
                         ),
                         model.run,
                     )
                 case st.CheckQuery():
                     catalog = FederationCatalog(channel, clients, statement.query)
-                    return plan_check(statement, catalog, self._at, self._plans.ucq)
+                    return plan_check(statement, catalog, self._at, self._convert(statement))
                 case st.CreateJoin():
                     catalog = FederationCatalog(channel, clients, statement.query)
                     return opened(statement, plan_join(statement, catalog, self._at))
@@ -473,6 +475,10 @@ class Federation(StatementsApi):
             hint="statements over a query have: CHECK, TRAIN, TUNE, EVALUATE, PREDICT, METRICS OF "
             "MODEL and those like it, and CREATE JOIN",
         )
+
+    def _convert(self, statement: Planned | st.CheckQuery) -> Callable[..., Ucq]:
+        """Return `to_ucq` for the statement's query, with a cache."""
+        return partial(self._plans.ucq, statement.place)
 
     # -- running ----------------------------------------------------------------------------------
 

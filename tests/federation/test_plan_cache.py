@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 import sqlfl
-from sqlfl.base.errors import PlanError
+from sqlfl.base.errors import PartyError, PlanError
 from sqlfl.federation import plan_cache, session
 from tests.open_databases import in_memory
 
@@ -224,6 +224,28 @@ def test_errors_are_in_the_text_of_the_statement_that_is_asked(fed: sqlfl.Federa
         fed.sql(text)
     assert caught.value.line == 1
     assert caught.value.column == text.index(" c FROM") + 2
+
+
+def test_failures_at_a_party_have_the_place_in_the_statement_that_is_asked(
+    fed: sqlfl.Federation, converted: list[str]
+) -> None:
+    """Also where the normal form was made for another statement."""
+    query = QUERY.replace("t.c", "cast(t.c AS INTEGER) AS c")
+    use = "USING logistic_regression TARGET y"
+    for text in (
+        f"CHECK TARGET y FROM ({query})",
+        f"TRAIN MODEL longer {use} WITH (l2 = 0.1) FROM ({query})",
+        f"TRAIN MODEL m {use} FROM\n\n  ({query})",
+        f"CHECK FROM ({query})",
+    ):
+        before, _, _ = text.partition("cast")
+        with pytest.raises(PartyError, match="column c cannot be evaluated") as caught:
+            fed.sql(text)
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        assert f"at line {line}, column {column}:" in caught.value.message
+    assert len(converted) == 2  # the last one has no target
+    with pytest.raises(PartyError, match="at line 2, column 3:"):
+        fed.sql(f"CHECK TARGET y FROM ({query.replace('cast', chr(10) + '  ' + 'cast')})")
 
 
 def test_other_roles_and_queries_have_normal_forms_of_their_own(
