@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 
+import duckdb
 import numpy as np
 
 from sqlfl.base.arrays import Array
@@ -184,14 +185,30 @@ def most_linked(con: sql.Connection, node: Node, query: Node) -> int:
     key, outer = keys[0]
     inner = query["subquery"]["node"]
     bare: Node = {"where_clause": None, "group_expressions": [], "group_sets": []}
+    if not listed and _binds(con, rows_with(inner | bare, [outer])):
+        raise uncounted()  # a field of a STRUCT of the subquery's own rows
     texts = [text_of(con, rows_with(inner | bare, [key])), text_of(con, rows_with(node, [outer]))]
-    # a NULL in the list of IN makes NULL of all that is not in it
-    missing = "OR a.k IS NULL" if listed else ""
-    counting = f"""SELECT max(n) FROM (
-      SELECT count(*) AS n FROM (SELECT DISTINCT k FROM ({texts[0]}) AS i(k)) AS a,
-        ({texts[1]}) AS b(k) WHERE a.k = b.k {missing} GROUP BY a.k)"""
-    ((most,),) = con.execute(counting).fetchall()
-    return most or 1
+    counting = f"""WITH a(k) AS ({texts[0]}), b(k) AS ({texts[1]})
+      SELECT (SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n
+          FROM (SELECT DISTINCT k FROM a) AS a, b WHERE a.k = b.k GROUP BY a.k)),
+        (SELECT count(*) FROM b), (SELECT count(*) FROM b WHERE k IS NULL),
+        (SELECT count(*) > 0 FROM a WHERE k IS NULL)"""
+    ((most, every, missing, has_null),) = con.execute(counting).fetchall()
+    if not listed:
+        return int(most) or 1
+    # IN gives NULL for all values that are not in a list with a NULL, and for NULL itself unless
+    # the list is empty, as one row may decide where a condition chooses rows
+    chosen = inner.get("where_clause") or inner["from_table"]["type"] != "BASE_TABLE"
+    return int(every if has_null else most + (missing if chosen else 0)) or 1
+
+
+def _binds(con: sql.Connection, node: Node) -> bool:
+    """Return whether all names of a SELECT mean something by themselves."""
+    try:
+        con.execute(f"SELECT 1 FROM ({text_of(con, node)}) AS rows_ LIMIT 0")
+    except duckdb.BinderException:
+        return False
+    return True
 
 
 def _few(

@@ -18,7 +18,8 @@ reaches. So windows and subqueries in features and labels have one of these form
    and all that follows from these sums are sums over these sets. `reach` looks that each has no
    value, or as many as the rule says.
 3. **Places.** `rank()` and the like, and `count(*)`, by columns as they are. They count rows, and
-   have no value of another row.
+   have no value of another row. The difference of two of them counts few rows where their parts,
+   or their orders, differ in few; `reach` looks that they do not.
 
 Forms 1 and 2 may stand together: who takes all but a few values of a sum away must have each of
 the others, so no more than `c` rows have what remains.
@@ -40,10 +41,15 @@ MEANS = (
 )  # fmt: skip
 """Aggregates in which every row has a part."""
 PLACES = (
-    "WINDOW_CUME_DIST", "WINDOW_NTILE", "WINDOW_PERCENT_RANK", "WINDOW_RANK", "WINDOW_RANK_DENSE",
-    "WINDOW_ROW_NUMBER",
+    "WINDOW_CUME_DIST", "WINDOW_NTILE", "WINDOW_PERCENT_RANK", "WINDOW_RANK", "WINDOW_ROW_NUMBER",
 )  # fmt: skip
-"""Windows that give the place of a row among others."""
+"""Windows that give the place of a row among others. `dense_rank()` is none of them: it counts
+values, and beside `rank()` tells of few rows that have one value.
+"""
+_FRAMED = (
+    "WINDOW_AGGREGATE", "WINDOW_FIRST_VALUE", "WINDOW_LAST_VALUE", "WINDOW_NTH_VALUE",
+)  # fmt: skip
+"""Windows that read no row outside of their frame."""
 _SHIFTS = ("WINDOW_LAG", "WINDOW_LEAD")
 _COUNTS = ("count", "count_star")
 _ODD = ("filter_expr", "ignore_nulls", "distinct", "arg_orders")
@@ -81,11 +87,10 @@ def further_rows(window: Node) -> int | None:
     and lead. Return None where that is not bounded.
     """
     if window["type"] in _SHIFTS:
-        offsets = arguments_of(window)[1:2]
-        known = all((text := literal(one)) is not None and text.isdecimal() for one in offsets)
+        known = all(_number(offset) is not None for offset in arguments_of(window)[1:2])
         return 1 if known and not any(window.get(name) for name in _ODD) else None
     start, end = (_bound(window, side) for side in ("start", "end"))
-    if start is None or end is None or window["type"] in PLACES:
+    if start is None or end is None or window["type"] not in _FRAMED:
         return None
     return max(0, end - start + 1) - (start <= 0 <= end)
 
@@ -191,10 +196,16 @@ def _bound(window: Node, side: str) -> int | None:
     kind, node = window[side], window[f"{side}_expr"]
     if kind == "CURRENT_ROW_ROWS":
         return 0
-    text = None if node is None else literal(node)
-    if text is None or not text.isdecimal():
+    number = None if node is None else _number(node)
+    if number is None:
         return None
-    return {"EXPR_PRECEDING_ROWS": -int(text), "EXPR_FOLLOWING_ROWS": int(text)}.get(kind)
+    return {"EXPR_PRECEDING_ROWS": -number, "EXPR_FOLLOWING_ROWS": number}.get(kind)
+
+
+def _number(node: Node) -> int | None:
+    """Return a whole number that is written without a cast: '00'::BLOB::BIT::BIGINT is 12,336."""
+    text = literal(node) if node.get("class") == "CONSTANT" else None
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def _qualifier(node: Node) -> str:

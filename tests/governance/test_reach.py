@@ -102,6 +102,9 @@ MEANS, NONE = True, False
         ("SELECT sum(rare) OVER (ORDER BY pid RANGE BETWEEN 2 PRECEDING AND CURRENT ROW) FROM p",
          60, NONE),
         ("SELECT max(rare) OVER (PARTITION BY who) FROM p JOIN six ON six.who = p.pid", 36, NONE),
+        ("SELECT fill(rare) OVER (ORDER BY pid ROWS 1 PRECEDING) FROM p", 60, NONE),
+        ("SELECT max(rare) OVER (ORDER BY pid ROWS BETWEEN '00'::BLOB::BIT::BIGINT PRECEDING "
+         "AND CURRENT ROW) FROM p", 60, NONE),
         # places
         ("SELECT rank() OVER (ORDER BY every), count(*) OVER (PARTITION BY site) FROM p", 1, NONE),
         ("SELECT ntile(4) OVER (PARTITION BY site ORDER BY every) FROM p", 1, NONE),
@@ -122,6 +125,9 @@ MEANS, NONE = True, False
         ("SELECT p.pid IN (SELECT v.pid FROM v) FROM p", 1, NONE),
         ("SELECT pid IN (SELECT site FROM p) FROM p", 2, NONE),
         ("SELECT p.rare IN (SELECT q.rare FROM p AS q) FROM p", 61, NONE),  # NULL is in no list
+        ("SELECT p.rare IN (SELECT v.pid FROM v) FROM p", 1, NONE),
+        # NULL is in no list, and in an empty one it is not
+        ("SELECT p.rare IN (SELECT v.pid FROM v WHERE v.cost = 7) FROM p", 59, NONE),
         ("SELECT (SELECT every) FROM p", 1, NONE),
         ("SELECT p.pid - (SELECT avg(q.every) FROM p AS q) FROM p", 1, MEANS),
         ("SELECT avg(p.every) OVER () - (SELECT avg(q.every) FROM p AS q) FROM p", 1, MEANS),
@@ -214,6 +220,9 @@ def test_four_sums_tell_no_single_row(clinic: duckdb.DuckDBPyConnection) -> None
         "AS x(f)",
         "SELECT (SELECT max(v.cost) FROM v) FROM p",
         "SELECT (SELECT max(v.cost) FROM v WHERE v.pid = q.pid) FROM p",
+        # s.pid is a field of v's own rows
+        "SELECT (SELECT max(v.cost) FROM (SELECT *, {'pid': pid} AS s FROM v) AS v "
+        "WHERE v.pid = s.pid) FROM p AS s",
     ],
 )
 def test_other_forms_are_refused(clinic: duckdb.DuckDBPyConnection, text: str) -> None:
