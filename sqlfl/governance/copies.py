@@ -7,7 +7,7 @@ several parts of a union, would fill a cell with copies of one row.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -16,17 +16,16 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import PolicyError
-from sqlfl.contract.schema import folded
 from sqlfl.governance.canonical import nodes
 from sqlfl.governance.reach import (
     MAX_COUNTS,
     Means,
     is_of_no_rows,
     mean_of_table,
-    means_of_many,
     most_linked,
     rows_reached,
     values_in,
+    windows_of_many,
 )
 from sqlfl.governance.select_trees import (
     Node,
@@ -35,6 +34,7 @@ from sqlfl.governance.select_trees import (
     node_of,
     rows_with,
     sources_of,
+    table_of,
     text_of,
     uncounted,
 )
@@ -43,10 +43,6 @@ from sqlfl.udfs import sql
 
 NUMBER = "sqlfl_number"
 FEW = "min_cell: many rows would have a mean of a table in which few rows have a value"
-SEVERAL = (
-    "min_cell: a run has sums or means of a table over several sets of rows, or by columns of "
-    "which neither set contains the other: their differences may be of few rows"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,31 +185,21 @@ class _CopyCounter:
             return
         windows = [part for part in inner if part["class"] == "WINDOW"]
         fewest = reduce(Copies.__or__, copied.values(), ONCE).rows_of(least)
-        of_many = means_of_many(self._con, node, windows, fewest)
-        tables = [table_of(leaf) for leaf in _tables(node["from_table"])]
-        if not all(means.add(tables, text) for text in of_many.values()):
-            raise PolicyError(SEVERAL, hint=WRITE)
-        reached = rows_reached(self._con, node, windows, frozenset(of_many))
+        of_many = windows_of_many(self._con, node, windows, fewest, means)
+        reached = rows_reached(self._con, node, windows, of_many)
         for query in inner:
             if query["class"] == "SUBQUERY" and not is_of_no_rows(query):
                 if not is_linked(query):
                     raise uncounted()
                 if is_mean_of_table(query):
-                    self._mean(query, means, least)
+                    if not mean_of_table(self._con, query, least, means):
+                        raise PolicyError(FEW, hint=WRITE)
                     continue
                 most = ONCE * most_linked(self._con, node, query)
                 within = self._within(query["subquery"]["node"]["from_table"])
                 _add(copied, {table: one.through(most) for table, one in within.items()})
         for table, one in copied.items():
             copied[table] = one.through(_bounds(reached))
-
-    def _mean(self, query: Node, means: Means, least: int) -> None:
-        """Note the mean of a table. Raise PolicyError if it is of few, or beside others of it."""
-        table = table_of(query["subquery"]["node"]["from_table"])
-        if not mean_of_table(self._con, query, least):
-            raise PolicyError(FEW, hint=WRITE)
-        if not means.add([table], ""):
-            raise PolicyError(SEVERAL, hint=WRITE)
 
     def _beside(self, node: Node, place: int) -> Copies:
         """Return how many rows of the SELECT each row of this source of FROM stands in."""
@@ -245,15 +231,6 @@ def _bounds(counts: Array) -> Copies:
 def _add(copied: dict[str, Copies], more: Mapping[str, Copies]) -> None:
     for table, one in more.items():
         copied[table] = copied[table] + one if table in copied else one
-
-
-def table_of(leaf: Node) -> str:
-    """Return the name of a table, without its schema."""
-    return folded(str(leaf["qualified_name"]["path"][-1]))
-
-
-def _tables(tree: object) -> Iterator[Node]:
-    return (node for node in nodes(tree) if node.get("type") == "BASE_TABLE")
 
 
 def numbered(con: sql.Connection, leaf: Node, number: str) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
@@ -13,6 +14,7 @@ import duckdb
 import numpy as np
 
 from sqlfl.base.arrays import Array
+from sqlfl.base.errors import PolicyError
 from sqlfl.contract.schema import folded
 from sqlfl.governance.canonical import nodes, placeless_text
 from sqlfl.governance.select_trees import (
@@ -20,10 +22,12 @@ from sqlfl.governance.select_trees import (
     node_of,
     rows_with,
     sources_of,
+    tables_of,
     text_of,
     uncounted,
 )
 from sqlfl.governance.value_forms import (
+    WRITE,
     alias_of,
     arguments_of,
     columns_of,
@@ -37,21 +41,28 @@ from sqlfl.governance.value_forms import (
 from sqlfl.udfs import sql
 
 MAX_COUNTS = 100_000
-_WHOLE: frozenset[str] = frozenset()
-"""Division of a table into one part."""
+SEVERAL = (
+    "min_cell: a run has sums or means of a table over several sets of rows, or by columns of "
+    "which neither set contains the other: their differences may be of few rows"
+)
 
 
 @dataclass
 class Means:
-    """Means of many that a fragment's rows have: for each table the texts of the rows that they
-    are of, with the columns that divide these.
-    """
+    """Means of many, and places, that a run's rows have."""
 
     of_table: dict[str, str] = field(default_factory=dict)
+    """For each table a text of the rows that they are of."""
+    windows: dict[tuple[str, ...], tuple[Node, ...]] = field(default_factory=dict)
+    """Windows over these rows, by the text and the tables' names."""
 
-    def add(self, tables: Iterable[str], text: str) -> bool:
-        """Note them. Return whether the tables have no others."""
-        return all(self.of_table.setdefault(table, text) == text for table in tables)
+    def add(self, tables: Iterable[str], text: str, windows: Iterable[Node]) -> bool:
+        """Note windows over rows. Return whether the tables have none of other rows."""
+        if any(self.of_table.get(table, text) != text for table in tables):
+            return False
+        self.of_table |= dict.fromkeys(tables, text)
+        self.windows[(text, *tables)] = (*self.windows.get((text, *tables), ()), *windows)
+        return True
 
 
 def values_in(items: Iterable[Node]) -> Iterator[Node]:
@@ -82,17 +93,15 @@ def is_of_no_rows(query: Node) -> bool:
 
 
 def rows_reached(
-    con: sql.Connection, node: Node, windows: Sequence[Node], means: frozenset[str]
+    con: sql.Connection, node: Node, windows: Sequence[Node], known: frozenset[str]
 ) -> Array:
     """Return how many rows of the SELECT each of its rows reaches by windows, other than those
-    with the texts `means`: int64, descending, at most MAX_COUNTS + 1 of them.
+    with the texts `known`: int64, descending, at most MAX_COUNTS + 1 of them.
     """
-    names, plain = set(_names(node)), _is_plain_source(node["from_table"])
     frames: dict[str, int] = {}
     parts: dict[str, Node] = {}
     for window in windows:
-        place = plain and is_place(window) and _are_plain(window, names)
-        if place or placeless_text(window) in means:
+        if placeless_text(window) in known:
             continue
         if node["group_expressions"]:
             raise uncounted()
@@ -113,27 +122,54 @@ def rows_reached(
     return counts + fixed
 
 
-def means_of_many(
-    con: sql.Connection, node: Node, windows: Sequence[Node], least: int
-) -> dict[str, str]:
-    """Return the windows of the SELECT that are means of at least `least` values each, by their
-    texts, with the text of the rows that they are of and the columns that divide these.
+def windows_of_many(
+    con: sql.Connection, node: Node, windows: Sequence[Node], least: int, noted: Means
+) -> frozenset[str]:
+    """Return the texts of the windows of the SELECT that are means, or places, which with those
+    noted have nothing of fewer than `least` rows. Note them. Raise PolicyError for means that
+    disagree with those noted.
     """
-    names = set(_names(node))
-    means = {
-        placeless_text(window): window
+    if not _is_plain_source(node["from_table"]):
+        return frozenset()
+    names, grouped = set(_names(node)), bool(node["group_expressions"])
+    known = {
+        placeless_text(window): _unqualified(window, node["from_table"])
         for window in windows
-        if is_mean(window) and _are_plain(window, names)
+        if (is_place(window) or (is_mean(window) and not grouped)) and _are_plain(window, names)
     }
-    if not means or node["group_expressions"] or not _is_plain_source(node["from_table"]):
-        return {}
-    divisions = {_division(window): window["partitions"] for window in means.values()}
+    tables, rows = tables_of(node["from_table"]), _text_of_rows(node)
+    before = noted.windows.get((rows, *tables), ())
+    means = {text: window for text, window in known.items() if is_mean(window)}
+    places = {text: window for text, window in known.items() if text not in means}
+    if means:
+        few = _columns_of_few(con, node, [*filter(is_mean, before), *means.values()], least)
+        means = {t: w for t, w in means.items() if few is not None and _column_of(w) not in few}
+        both = [*before, *means.values()]
+        disagree = any(few is None or _column_of(w) in few for w in filter(is_mean, before))
+        disagree |= any(map(is_place, before)) and not _differ_in_many(con, node, both, least)
+        if disagree or (means and not noted.add(tables, rows, means.values())):
+            raise PolicyError(SEVERAL, hint=WRITE)
+    every = [*before, *means.values(), *places.values()]
+    if places and not (
+        _differ_in_many(con, node, every, least) and noted.add(tables, rows, places.values())
+    ):
+        places = {}  # their reach is counted
+    return frozenset(means | places)
+
+
+def _columns_of_few(
+    con: sql.Connection, node: Node, means: Sequence[Node], least: int
+) -> set[str] | None:
+    """Return the texts of columns of which such means would be of fewer than `least` values; None
+    if sets of columns do not contain one another.
+    """
+    divisions = {_division(window): window["partitions"] for window in means}
     order = sorted(divisions, key=len, reverse=True)
     if any(not finer > coarser for finer, coarser in pairwise(order)):
-        return {}
+        return None
     of_column: dict[str, set[frozenset[str]]] = {}
     columns: dict[str, Node] = {}
-    for window in means.values():
+    for window in means:
         (column,) = arguments_of(window)
         columns[placeless_text(column)] = column
         of_column.setdefault(placeless_text(column), set()).add(_division(window))
@@ -149,26 +185,82 @@ def means_of_many(
     counted = [(call, [divisions[d] for d in parts]) for _, call, parts in groups]
     few = zip(groups, _few(con, node, counted, least), strict=True)
     without = set().union(*(texts for (texts, _, _), is_few in few if is_few))
-    rows = placeless_text(rows_with(node, [])) + repr([sorted(parts) for parts in order])
-    if (
-        node["from_table"]["type"] == "BASE_TABLE"
-        and not node["where_clause"]
-        and order == [_WHOLE]
-    ):
-        rows = ""  # of the whole table, whatever its alias
-    return {
-        text: rows
-        for text, window in means.items()
-        if placeless_text(arguments_of(window)[0]) not in without
+    return without | {text for text in columns if _has_rare_value(con, node, columns[text], least)}
+
+
+def _has_rare_value(con: sql.Connection, node: Node, column: Node, least: int) -> bool:
+    """Return whether a column has two values, one of them in fewer than `least` rows: as a feature
+    it is refused, and its sum would be that of these rows.
+    """
+    text = text_of(con, rows_with(node, [column | {"alias": "c"}]))
+    counting = f"""SELECT count(*) BETWEEN 1 AND 2 AND min(n) < {least} FROM (
+      SELECT count(*) AS n FROM ({text}) AS rows_ WHERE c IS NOT NULL GROUP BY c)"""
+    ((rare,),) = con.execute(counting).fetchall()
+    return bool(rare)
+
+
+def _differ_in_many(con: sql.Connection, node: Node, windows: Sequence[Node], least: int) -> bool:
+    """Return whether places, and numbers of rows of means, differ by those of no row, or of at
+    least `least` rows, each two of them.
+    """
+    parts = {_division(window): window["partitions"] for window in windows}
+    for one, other in combinations(parts, 2):
+        joined = {placeless_text(column): column for column in [*parts[one], *parts[other]]}
+        if not (one < other or other < one) and frozenset(joined) in parts:
+            return False  # (), (a), (b) and (a, b) count the rows with neither
+        call = node_of(con, "SELECT count(1)")["select_list"][0]
+        within = [*joined.values()]
+        sides = [(call, [within, parts[side]]) for side in (one, other)]
+        if any(_few(con, node, sides, least, beyond=True)):
+            return False
+    orders = {
+        placeless_text({"of": [order["expression"] for order in window["orders"]]}): window
+        for window in windows
+        if window["orders"]
     }
+    divided = {_division(window) for window in windows if window["orders"]}
+    if len(orders) > 1 and len(divided) > 1:
+        return False
+    pairs = combinations(orders.values(), 2)
+    return all(_orders_differ(con, node, one, other, least) for one, other in pairs)
 
 
-def mean_of_table(con: sql.Connection, query: Node, least: int) -> bool:
-    """Return whether `(SELECT avg(x) FROM t)` is a mean of at least `least` values."""
+def _orders_differ(con: sql.Connection, node: Node, one: Node, other: Node, least: int) -> bool:
+    """Return whether two orders differ in many rows of each part, or in none. If they were one
+    order without fewer than `least` rows, no other row's ranks would differ by so many.
+    """
+    rank = _over(con, "rank()", one["partitions"])
+    backwards = [
+        order
+        | {
+            "type": "ASCENDING" if order["type"] == "DESCENDING" else "DESCENDING",
+            "null_order": "NULLS LAST" if "FIRST" in order["null_order"] else "NULLS FIRST",
+        }
+        for order in other["orders"]
+    ]
+    ranks = [one["orders"], other["orders"], backwards]
+    items = [rank | {"orders": order, "alias": f"r{n}"} for n, order in enumerate(ranks)]
+    keys = [column | {"alias": f"k{n}"} for n, column in enumerate(one["partitions"])]
+    text = text_of(con, rows_with(node, [*items, *keys]))
+    groups = f"GROUP BY {', '.join(key['alias'] for key in keys)}" if keys else ""
+    flags = ", ".join(
+        f"bool_and(r0 = {r}) OR count(*) FILTER (abs(r0 - {r}) >= {least}) >= {least} AS {r}"
+        for r in ("r1", "r2")
+    )
+    testing = f"""SELECT coalesce(bool_and(r1 AND r2), true) FROM (
+      SELECT {flags} FROM ({text}) AS rows_ {groups})"""
+    ((differ,),) = con.execute(testing).fetchall()
+    return bool(differ)
+
+
+def mean_of_table(con: sql.Connection, query: Node, least: int, noted: Means) -> bool:
+    """Return whether `(SELECT avg(x) FROM t)` is a mean of at least `least` values, and note it."""
     inner = query["subquery"]["node"]
     (call,) = inner["select_list"]
-    window = _over(con, "avg(a)", []) | {"arguments": call["arguments"]}
-    return bool(means_of_many(con, rows_with(inner, [window]), [window], least))
+    window = _over(con, "avg(a)", []) | {
+        "arguments": call["arguments"], "function_name": call["function_name"],
+    }  # fmt: skip
+    return bool(windows_of_many(con, rows_with(inner, [window]), [window], least, noted))
 
 
 def most_linked(con: sql.Connection, node: Node, query: Node) -> int:
@@ -216,9 +308,11 @@ def _few(
     node: Node,
     counted: Sequence[tuple[Node, Sequence[Sequence[Node]]]],
     least: int,
+    *,
+    beyond: bool = False,
 ) -> list[bool]:
     """Return, for each call, whether some row's parts of the rows, each without the one within it,
-    have some, but fewer than `least`.
+    have some, but fewer than `least`. beyond : leave the innermost part out.
     """
     items: list[Node] = []
     sizes: list[list[str]] = []
@@ -227,7 +321,7 @@ def _few(
         for columns in divisions:
             items.append(_over_call(con, call, columns) | {"alias": f"n{len(items)}"})
             own.append(items[-1]["alias"])
-        sizes.append([own[0], *(f"{b} - {a}" for a, b in pairwise(own))])
+        sizes.append([*([] if beyond else own[:1]), *(f"{b} - {a}" for a, b in pairwise(own))])
     text = text_of(con, rows_with(node, items))
     tests = [
         " OR ".join(f"({size}) BETWEEN 1 AND {least - 1}" for size in of_one) for of_one in sizes
@@ -261,6 +355,30 @@ def _over(con: sql.Connection, call: str, partitions: Sequence[Node]) -> Node:
 
 def _over_call(con: sql.Connection, call: Node, partitions: Sequence[Node]) -> Node:
     return _over(con, "count(1)", partitions) | {"arguments": call["arguments"]}
+
+
+def _column_of(mean: Node) -> str:
+    return placeless_text(arguments_of(mean)[0])
+
+
+def _text_of_rows(node: Node) -> str:
+    """Return one text for SELECTs over the same rows; empty for all rows of a table."""
+    chosen = node["where_clause"] or node["group_expressions"]
+    if node["from_table"]["type"] == "BASE_TABLE" and not chosen:
+        return ""
+    return placeless_text(rows_with(node, []))
+
+
+def _unqualified(window: Node, source: Node) -> Node:
+    """Return the window without the name of the one table before its columns."""
+    if source["type"] != "BASE_TABLE":
+        return window
+    changed: Node = json.loads(json.dumps(window))
+    for node in nodes(changed):
+        names = node.get("column_names") if is_column(node) else None
+        if names and len(names) == 2 and folded(str(names[0])) == alias_of(source):
+            node["column_names"] = names[1:]
+    return changed
 
 
 def _names(node: Node) -> Iterator[str]:

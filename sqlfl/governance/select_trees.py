@@ -53,6 +53,16 @@ def sources_of(source: Node) -> Iterator[Node]:
         yield source
 
 
+def table_of(leaf: Node) -> str:
+    """Return the name of a table, without its schema."""
+    return folded(str(leaf["qualified_name"]["path"][-1]))
+
+
+def tables_of(tree: object) -> list[str]:
+    """Return the names of the tables in a part of a SELECT, in their order."""
+    return [table_of(node) for node in nodes(tree) if node.get("type") == "BASE_TABLE"]
+
+
 def inlined(con: sql.Connection, node: Node) -> Node:
     """Return the SELECT with each query of WITH in the places of its name. Raise PolicyError where
     that is too large.

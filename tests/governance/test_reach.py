@@ -25,7 +25,8 @@ MADE = """CREATE TABLE p AS SELECT i AS pid, i % 4 AS site, 1.0 * i AS every,
     CASE WHEN i < 3 THEN repeat('0', i) || '7' ELSE (100 + i)::VARCHAR END AS code
     FROM range(60) AS r(i);
   CREATE TABLE six AS SELECT i // 6 AS who, i % 6 AS visit,
-    CASE WHEN i % 6 = 0 THEN i END AS lab FROM range(60) AS r(i);
+    CASE WHEN i % 6 = 0 THEN i END AS lab, CASE WHEN i = 17 THEN 5000 ELSE 0 END AS bonus
+    FROM range(60) AS r(i);
   CREATE TABLE v AS SELECT CASE WHEN i = 0 THEN 17 ELSE 1000 + i END AS pid, 7.0 + i AS cost
     FROM range(60) AS r(i)"""
 
@@ -64,6 +65,7 @@ MEANS, NONE = True, False
         ("SELECT avg(part) OVER (PARTITION BY site) FROM p", 15, NONE),
         ("SELECT avg(v.cost) OVER () FROM p LEFT JOIN v ON p.pid = v.pid", 60, NONE),
         ("SELECT every FROM p UNION ALL SELECT avg(rare) OVER () FROM p", 61, NONE),
+        ("SELECT sum(bonus) OVER () FROM six", 60, NONE),  # 5,000 in one row, and 0 in others
         # of columns that are computed, or not those of the table
         ("SELECT every = 17 AS z, avg(z) OVER () FROM p", 60, NONE),
         ("SELECT avg(every * 2) OVER () FROM p", 60, NONE),
@@ -106,8 +108,29 @@ MEANS, NONE = True, False
         ("SELECT max(rare) OVER (ORDER BY pid ROWS BETWEEN '00'::BLOB::BIT::BIGINT PRECEDING "
          "AND CURRENT ROW) FROM p", 60, NONE),
         # places
-        ("SELECT rank() OVER (ORDER BY every), count(*) OVER (PARTITION BY site) FROM p", 1, NONE),
-        ("SELECT ntile(4) OVER (PARTITION BY site ORDER BY every) FROM p", 1, NONE),
+        ("SELECT rank() OVER (ORDER BY every), count(*) OVER (PARTITION BY site) FROM p", 1, MEANS),
+        ("SELECT ntile(4) OVER (PARTITION BY site ORDER BY every) FROM p", 1, MEANS),
+        ("SELECT count(*) OVER (PARTITION BY pid), avg(cost) OVER () FROM v", 1, MEANS),
+        ("SELECT rank() OVER (ORDER BY every), rank() OVER (ORDER BY two, pid) FROM p", 1, MEANS),
+        ("SELECT count(*) OVER (PARTITION BY two), count(*) OVER (PARTITION BY three) FROM p", 1,
+         MEANS),
+        # their differences are of few
+        ("SELECT rank() OVER (ORDER BY every) - rank() OVER (PARTITION BY lone ORDER BY every) "
+         "FROM p", 118, NONE),
+        ("SELECT count(*) OVER (PARTITION BY two) - count(*) OVER (PARTITION BY two, lone) FROM p",
+         59, NONE),
+        ("SELECT sum(every) OVER (PARTITION BY two) / avg(every) OVER (PARTITION BY two) - "
+         "count(*) OVER (PARTITION BY two, lone) FROM p", 30, MEANS),
+        ("SELECT row_number() OVER (ORDER BY every) - row_number() OVER (ORDER BY near) FROM p",
+         60, NONE),
+        ("SELECT row_number() OVER (ORDER BY every) + row_number() OVER (ORDER BY near DESC) "
+         "FROM p", 60, NONE),
+        ("SELECT count(*) OVER () - count(*) OVER (PARTITION BY two) - count(*) OVER (PARTITION BY "
+         "three) + count(*) OVER (PARTITION BY two, three) FROM p", 117, NONE),
+        ("SELECT a.r - b.r FROM (SELECT pid, rank() OVER (ORDER BY every) AS r FROM p) AS a JOIN "
+         "(SELECT pid, rank() OVER (PARTITION BY lone ORDER BY every) AS r FROM p) AS b "
+         "ON a.pid = b.pid", 60, MEANS),
+        ("SELECT rank() OVER (ORDER BY few) - dense_rank() OVER (ORDER BY few) FROM p", 60, MEANS),
         ("SELECT rank() OVER (ORDER BY every = 17) FROM p", 60, NONE),
         ("SELECT rank() OVER (ORDER BY z) FROM (SELECT every = 17 AS z FROM p) AS q", 60, NONE),
         ("SELECT every = 17 AS z, count(*) OVER (PARTITION BY z) FROM p", None, NONE),
@@ -131,6 +154,9 @@ MEANS, NONE = True, False
         ("SELECT (SELECT every) FROM p", 1, NONE),
         ("SELECT p.pid - (SELECT avg(q.every) FROM p AS q) FROM p", 1, MEANS),
         ("SELECT avg(p.every) OVER () - (SELECT avg(q.every) FROM p AS q) FROM p", 1, MEANS),
+        ("SELECT (SELECT sum(q.every) FROM p AS q) - sum(every) OVER (PARTITION BY site) FROM p",
+         1, MEANS),
+        ("SELECT (SELECT avg(every) FROM p) - (SELECT avg(q.pid) FROM p AS q) FROM p", 1, MEANS),
         ("SELECT (SELECT avg(cost) FROM v) FROM p WHERE p.pid > 3", 1, MEANS),
         ("SELECT (SELECT max(every) OVER ()) FROM p", 60, NONE),
         ("SELECT 1 FROM p WHERE p.pid > (SELECT avg(q.pid) FROM p AS q)", 1, NONE),
@@ -183,7 +209,13 @@ def test_means_of_a_run_are_of_the_same_rows(clinic: duckdb.DuckDBPyConnection) 
         ("SELECT (SELECT avg(q.rare) FROM p AS q) FROM p", "in which few rows have a value"),
         ("SELECT (SELECT sum(q.every) FROM p AS q) - sum(every) OVER () FROM p WHERE pid <> 17",
          "their differences may be of few rows"),
-        ("SELECT (SELECT sum(q.every) FROM p AS q) - sum(every) OVER (PARTITION BY site) FROM p",
+        ("SELECT (SELECT sum(q.every) FROM p AS q) - (SELECT sum(r.near) FROM p AS r) FROM p",
+         "their differences may be of few rows"),
+        ("SELECT a.s - b.s FROM (SELECT pid, sum(every) OVER () AS s FROM p) AS a JOIN "
+         "(SELECT pid, sum(near) OVER () AS s FROM p) AS b ON a.pid = b.pid",
+         "their differences may be of few rows"),
+        ("SELECT (SELECT sum(every) FROM p), q.n FROM (SELECT pid, "
+         "count(*) OVER (PARTITION BY lone) AS n FROM p) AS q",
          "their differences may be of few rows"),
         ("SELECT (SELECT avg(r.x) FROM r) FROM p, (SELECT 1)", "cannot be counted"),
     ],
@@ -340,6 +372,8 @@ VALUE = {
     "window": "SELECT *, avg(rare) OVER () + 0 * every AS f FROM clinic.p",
     "subquery": "SELECT *, every + (SELECT max(q.rare) FROM clinic.p AS q WHERE q.site = p.site) "
     "AS f FROM clinic.p AS p",
+    "place": "SELECT *, rank() OVER (ORDER BY every) - rank() OVER (PARTITION BY lone "
+    "ORDER BY every) + every AS f FROM clinic.p",
     "join": "SELECT p.*, avg(v.cost) OVER () + every AS f FROM clinic.p AS p "
     "LEFT JOIN clinic.v AS v ON p.pid = v.pid",
 }
