@@ -6,11 +6,10 @@ keyed hashes that an inner join would send. NOT EXISTS is a LEFT JOIN that keeps
 partner. NOT IN is that, and holds of no row if one of the subquery's values is NULL: two more LEFT
 JOINs, of whether values are NULL, have partners then.
 
-`x IN (SELECT ...)` as a value, or beside OR, as EXISTS.
-
-`t.x IN (SELECT u.y FROM u)` is true where a row of u has `u.y = t.x`. Where none has, it is NULL if
-a value of u is NULL, or if `t.x` is NULL and u has rows. Where only rows that pass a test count,
-NULL is as good as false, and the first question is enough.
+`memberships` are IN as a value, or beside OR, which EXISTS replaces: `t.x IN (SELECT u.y FROM u)`
+is true where a row of u has `u.y = t.x`. Where none has, it is NULL if a value of u is NULL, or if
+`t.x` is NULL and u has rows. Where only rows that pass a test count, NULL is as good as false, and
+the first question is enough.
 """
 
 from __future__ import annotations

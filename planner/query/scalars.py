@@ -1,12 +1,12 @@
-"""Check that an expression has one value per row, the same at each evaluation.
+"""Expressions with one value per row, the same at each evaluation, and functions that give several
+rows.
 
-The party's database decides, by binding it. WHERE binds expressions without aggregates, window
-functions and several rows; TRY binds those that are not volatile. The database expands macros, and
-knows the functions of its extensions.
+The party's database decides what has one value, by binding it. WHERE binds expressions without
+aggregates, window functions and several rows; TRY binds those that are not volatile. The database
+expands macros, and knows the functions of its extensions.
 
-Functions that give several rows, in the select list of a query over tables of several clients.
-
-They are evaluated with their own table, which is replaced by one with a row for each of theirs.
+In the select list of a query over tables of several clients, a function that gives several rows is
+evaluated with its own table, which is replaced by one with a row for each of its rows.
 """
 
 from __future__ import annotations

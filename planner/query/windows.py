@@ -5,11 +5,10 @@
 and joined by equality: each pair of rows within the window is there once. `v.id = l.x OR v.id =
 l.y` holds likewise where one of the distinct values of `l.x` and `l.y` is `v.id`.
 
-Windows of days in a subquery, as equalities of keys that its rows are repeated with.
-
-`u.day BETWEEN t.day - 7 AND t.day` holds where `t.day` is one of `u.day`, `u.day + 1`, ...,
-`u.day + 7`, and then of exactly one. So the subquery's rows are joined with the numbers 0 to 7, and
-`u.day` plus the number equals `t.day`: each row of outside meets each row in its window once.
+`Step` is such a window in a subquery. `u.day BETWEEN t.day - 7 AND t.day` holds where `t.day` is
+one of `u.day`, `u.day + 1`, ..., `u.day + 7`, and then of exactly one. So the subquery's rows are
+joined with the numbers 0 to 7, and `u.day` plus the number equals `t.day`: each row of outside
+meets each row in its window once.
 """
 
 from __future__ import annotations

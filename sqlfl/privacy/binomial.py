@@ -6,7 +6,7 @@ clipped and noised gradients is that all: see docs/privacy.md. All slots' draws 
 bins and θ are the same for all: the slot decides that needs most. What the others do not use up of
 the budget their gradients have.
 
-Choice of bins and θ for a budget.
+`choose` finds bins and θ for a budget.
 """
 
 from __future__ import annotations

@@ -224,13 +224,13 @@ def test_the_largest_eigenvalue_is_bounded_from_above(weighted: bool) -> None:
         found = spectrum(apply, passes, 8, rng, w)
         assert 0.99 * values[-1] <= found.top <= 1.2 * values[-1]
         assert 0.5 * values.sum() <= found.trace <= 3.0 * values.sum()
-        seen = mapping.gather_rows(found.factors, np.arange(total)) * roots[:, None]
+        seen = mapping.gather_sum(found.factors) * roots[:, None]
         missed = np.linalg.eigvalsh(matrix - seen @ seen.T)
         assert missed[0] >= -1e-6 * values[-1]  # factors are of 4 bytes
         # of 12 columns 8 vectors see the most
         assert 0.0 < missed.sum() <= 0.5 * values.sum()
         every = spectrum(apply, passes, 14, rng, w)
-        seen = mapping.gather_rows(every.factors, np.arange(total)) * roots[:, None]
+        seen = mapping.gather_sum(every.factors) * roots[:, None]
         np.testing.assert_allclose(seen @ seen.T, matrix, atol=1e-5 * values[-1])
     nothing = largest_eigenvalue(lambda sums: [0.0 * own for own in sums], passes, 5, rng)
     assert nothing == (0.0, 0.0)

@@ -66,7 +66,7 @@ def test_a_subset_has_the_unique_rows_of_its_joined_rows(case, data: st.DataObje
     rows, sizes, _, _ = case
     mapping = TableMapping(rows, sizes)
     chosen = data.draw(st.lists(st.integers(0, mapping.total - 1), min_size=1, unique=True))
-    subset = mapping.subset(np.array(chosen))
+    subset = mapping.restricted(np.array(chosen)).compacted()
     for slot, p in enumerate(rows):
         np.testing.assert_array_equal(subset.rows[slot], np.unique(p[chosen]))
         inner = subset.mapping.slots[slot].rows

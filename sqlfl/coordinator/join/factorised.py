@@ -13,10 +13,9 @@ row can be found from its number, in memory proportional to the slots' rows. Joi
 order of the root's rows, the same in each run. `factorised_join` makes the trees from join keys, if
 the join has this form.
 
-Joined rows of a tree as products of groups: for each key its rows on both sides of a branch.
-
-This is like `sqlfl.coordinator.blocks`, but key by key, whatever the numbers of rows. It serves the
-compiled kernel. numpy needs many keys with equal numbers of rows.
+`Products` are joined rows of a tree as products of groups: for each key its rows on both sides of a
+branch. They are like `sqlfl.coordinator.blocks`, but key by key, whatever the numbers of rows. They
+serve the compiled kernel. numpy needs many keys with equal numbers of rows.
 """
 
 from __future__ import annotations

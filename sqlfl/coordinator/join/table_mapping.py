@@ -138,26 +138,11 @@ class TableMapping:
                 part += slot.part(value, rows)
         return total
 
-    def gather_rows(self, values: Sequence[Array], joined: Array) -> Array:
-        """Return Σ_i A_i h_i of the joined rows `joined` (b,): one (n_i, c) for each slot -> (b, c)
-        float64.
-        """
-        total = np.zeros((len(joined), values[0].shape[1]))
-        for slot, value in zip(self.slots, values, strict=True):
-            total += value[slot.rows[joined]]
-        return total
-
     def restricted(self, joined: Array) -> TableMapping:
         """Return the mapping of the joined rows `joined` (b,), over all rows of the slots."""
         if len(joined) == self.total and np.array_equal(joined, np.arange(self.total)):
             return self
         return TableMapping([slot.rows.take(joined) for slot in self.slots], self.sizes)
-
-    def subset(self, joined: Array) -> Subset:
-        """Return the mapping of the joined rows `joined` (b,) over the slot rows that occur in
-        them.
-        """
-        return self.restricted(joined).compacted()
 
     def compacted(self) -> Subset:
         """Return the mapping over the slot rows that occur."""

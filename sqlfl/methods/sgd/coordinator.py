@@ -297,9 +297,8 @@ class Sgd(Headed):
         """
         whole = self._conversation.whole
         if not self._problem.dropout > 0.0:
-            width = self._problem.embedding
-            cold = tuple(np.zeros((size, width)) for size in whole.mapping.sizes)
-            return whole, batch.mapping, self._blocks or cold
+            shapes = ((size, self._problem.embedding) for size in whole.mapping.sizes)
+            return whole, batch.mapping, self._blocks or tuple(map(np.zeros, shapes))
         rows = occurring(whole, batch.mapping) if self._some else whole
         replies = self._conversation.predictions(rows if self._some else None, training=True)
         return rows, rows.mapping, tuple(rows.concatenate(replies))
