@@ -142,8 +142,19 @@ def windows_of_many(
     means = {text: window for text, window in known.items() if is_mean(window)}
     places = {text: window for text, window in known.items() if text not in means}
     if means:
-        few = _columns_of_few(con, node, [*filter(is_mean, before), *means.values()], least)
-        means = {t: w for t, w in means.items() if few is not None and _column_of(w) not in few}
+        few, kept = _kept_means(con, node, before, means, least)
+        divisions = {_division(window): window["partitions"] for window in means.values()}
+        fails = len(kept) < len(means)
+        sizes = {d: _largest_part(con, node, by) for d, by in divisions.items() if fails}
+        for division in sorted(sizes, key=lambda d: sizes[d]):
+            # without this one, whose reach is counted
+            others = {t: w for t, w in means.items() if _division(w) != division}
+            if len(kept) >= len(others):
+                continue
+            fewer, rest = _kept_means(con, node, before, others, least)
+            if len(rest) > len(kept):
+                few, kept = fewer, rest
+        means = kept
         both = [*before, *means.values()]
         disagree = any(few is None or _column_of(w) in few for w in filter(is_mean, before))
         disagree |= any(map(is_place, before)) and not _differ_in_many(con, node, both, least)
@@ -155,6 +166,26 @@ def windows_of_many(
     ):
         places = {}  # their reach is counted
     return frozenset(means | places)
+
+
+def _largest_part(con: sql.Connection, node: Node, partitions: Sequence[Node]) -> int:
+    text = text_of(con, rows_with(node, [_over(con, "count(*)", partitions) | {"alias": "n"}]))
+    ((largest,),) = con.execute(f"SELECT coalesce(max(n), 0) FROM ({text}) AS rows_").fetchall()
+    return int(largest)
+
+
+def _kept_means(
+    con: sql.Connection,
+    node: Node,
+    before: Sequence[Node],
+    means: dict[str, Node],
+    least: int,
+) -> tuple[set[str] | None, dict[str, Node]]:
+    """Return `_columns_of_few` of means with those noted before, and the means of many."""
+    few = _columns_of_few(con, node, [*filter(is_mean, before), *means.values()], least)
+    if few is None:
+        return None, {}
+    return few, {text: window for text, window in means.items() if _column_of(window) not in few}
 
 
 def _columns_of_few(
@@ -256,6 +287,8 @@ def _orders_differ(con: sql.Connection, node: Node, one: Node, other: Node, leas
 def mean_of_table(con: sql.Connection, query: Node, least: int, noted: Means) -> bool:
     """Return whether `(SELECT avg(x) FROM t)` is a mean of at least `least` values, and note it."""
     inner = query["subquery"]["node"]
+    if not _is_plain_source(inner["from_table"]):
+        raise uncounted()
     (call,) = inner["select_list"]
     window = _over(con, "avg(a)", []) | {
         "arguments": call["arguments"], "function_name": call["function_name"],
@@ -363,9 +396,9 @@ def _column_of(mean: Node) -> str:
 
 def _text_of_rows(node: Node) -> str:
     """Return one text for SELECTs over the same rows; empty for all rows of a table."""
-    chosen = node["where_clause"] or node["group_expressions"]
-    if node["from_table"]["type"] == "BASE_TABLE" and not chosen:
-        return ""
+    source, chosen = node["from_table"], node["where_clause"] or node["group_expressions"]
+    if source["type"] == "BASE_TABLE" and not chosen and not source.get("column_name_alias"):
+        return ""  # its columns have their own names
     return placeless_text(rows_with(node, []))
 
 

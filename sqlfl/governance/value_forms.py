@@ -130,7 +130,9 @@ def is_mean_of_table(query: Node) -> bool:
     """Return True for `(SELECT avg(column) FROM t)`: the same as avg(column) OVER () in t."""
     inner = query["subquery"]["node"]
     source, items = inner.get("from_table") or {}, inner.get("select_list") or []
-    if query.get("subquery_type") != "SCALAR" or source.get("type") != "BASE_TABLE":
+    if query.get("subquery_type") != "SCALAR":
+        return False
+    if source.get("type") not in ("BASE_TABLE", "SUBQUERY"):
         return False
     others = ("where_clause", "group_expressions", "having", "qualify", "modifiers", "sample")
     if any(inner.get(name) for name in others) or (inner.get("cte_map") or {}).get("map"):

@@ -516,7 +516,7 @@ def test_names_are_looked_up_again_once_they_are_to_be_forgotten(
         ("(SELECT avg(q.a) FROM t AS q WHERE q.b > 5)", True), ("(SELECT a)", False),
         ("(SELECT max(q.a) FROM t AS q WHERE q.k = t.k)", False),
         ("(SELECT count(*) FROM t AS q WHERE q.k = t.k)", False),
-        ("(SELECT avg(x) FROM (SELECT a AS x FROM t) AS q)", True),
+        ("(SELECT avg(x) FROM (SELECT a AS x FROM t) AS q)", False),
         ("5 IN (SELECT q.a FROM t AS q)", True), ("a + 1 IN (SELECT q.a FROM t AS q)", True),
         ("a > ANY (SELECT q.a FROM t AS q)", True), ("max(a) OVER (PARTITION BY b)", False),
         ("max(a) OVER (ORDER BY b ROWS 2 PRECEDING)", False),
