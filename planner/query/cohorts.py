@@ -246,7 +246,7 @@ class Cohorts:
         """The subquery's rows; None for an unsupported form. Each call makes another relation."""
         select = cohort.query.unnest()
         stars = cohort.value is not None and isinstance(select, exp.Select) and _has_star(select)
-        if isinstance(select, exp.Select) and _is_plain(select) and not stars:
+        if isinstance(select, exp.Select) and has_row_where_true(select) and not stars:
             known = with_ctes(select, with_ctes(cohort.query, self.known))
             first, joins = select.args["from_"].this, select.args.get("joins") or []
             states = self.read(first, joins, known, None)
@@ -403,13 +403,13 @@ def _test(join: exp.Join, others: list[exp.Expr]) -> exp.Expr | None:
     on, using = join.args.get("on"), join.args.get("using")
     if on is not None:
         whole = all(c.args.get("table") for c in nodes(on, exp.Column)) and not on.find(exp.Query)
-        return _of_tables(on) if whole else None
+        return of_tables(on) if whole else None
     if not using or len(others) != 1 or others[0].args.get("joins"):
         return None
     names = [exp.to_identifier(item.alias_or_name) for item in (others[0], join.this)]
     return exp.and_(
         *(
-            _of_tables(
+            of_tables(
                 exp.EQ(
                     this=exp.Column(this=key.copy(), table=names[0].copy()),
                     expression=exp.Column(this=key.copy(), table=names[1].copy()),
@@ -421,7 +421,7 @@ def _test(join: exp.Join, others: list[exp.Expr]) -> exp.Expr | None:
     )
 
 
-def _of_tables(on: exp.Expr) -> exp.Expr:
+def of_tables(on: exp.Expr) -> exp.Expr:
     """Return the condition of a JOIN for a subquery: in a JOIN, tables of both sides go before
     columns with fields.
     """
@@ -482,7 +482,7 @@ def _cohort(node: exp.Expr) -> _Cohort | None:
     return _Cohort(query, value, negated, node) if isinstance(query, exp.Query) else None
 
 
-def _is_plain(select: exp.Select) -> bool:
+def has_row_where_true(select: exp.Select) -> bool:
     """Return whether the subquery has a row whenever its WHERE holds for one of its FROM."""
     given = {key for key, value in select.args.items() if value}
     distinct = select.args.get("distinct")

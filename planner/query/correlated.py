@@ -40,9 +40,10 @@ from sqlfl.planner.query.equalities import (
     conjuncts,
     equality,
 )
+from sqlfl.planner.query.existence import ExistenceParter
 from sqlfl.planner.query.groups import is_grouped, outermost_aggregates
 from sqlfl.planner.query.joins import State
-from sqlfl.planner.query.push import Pusher
+from sqlfl.planner.query.push import INSTEAD_OF_IN, INSTEAD_OF_NOT_IN, OF_ONE_PARTY, Pusher
 from sqlfl.planner.query.relations import (
     DraftRelation,
     Group,
@@ -192,6 +193,7 @@ class CorrelatedAggregates:
         self._sources, self._pusher, self._sql = sources, sources.pusher, sources.sql
         self._known, self._read, self._catalog = known, read, catalog
         self._draft = Draft(exp.select(), sources.sql, catalog, None, (), False)
+        self._parter = ExistenceParter(self._pusher, known, read, self._draft)
         self._found: dict[tuple[object, ...], _Grouped] = {}
         self.cohorts, self._present = cohorts, list[Presence]()
         self._remarks = remarks
@@ -204,9 +206,22 @@ class CorrelatedAggregates:
             part
             if is_cohort(part) and not self._has_windows(part, state, scope)
             else self.replaced(part, state, scope, decides=True)
-            for part in conjuncts(node)
+            for whole in conjuncts(node)
+            for part in self._parted(whole, state, scope)
         )
         return exp.and_(*(part.copy() for part in parts), copy=False)
+
+    def _parted(self, part: exp.Expr, state: State, scope: Scope) -> Sequence[exp.Expr]:
+        """Return EXISTS or IN over several parties' tables as one EXISTS for each party; another
+        condition as it is.
+        """
+        exists: exp.Expr | None = part.unnest()
+        member = next(memberships(part, True), None)
+        if member is not None and member.node is exists and not member.negated:
+            exists = self._member(member, state, scope)
+        if not isinstance(exists, exp.Exists):
+            return [part]
+        return self._parter.parts(exists, state, scope) or [part]
 
     def replaced(
         self, node: exp.Expr, state: State, scope: Scope, *, decides: bool = False
@@ -221,6 +236,9 @@ class CorrelatedAggregates:
             test = self._member(member, state, scope)
             if test is not None:
                 member.node.replace(exp.Paren(this=test))
+        for exists in list(_existence(holder)):
+            if parts := self._parter.parts(exists, state, scope):
+                exists.replace(exp.Paren(this=exp.and_(*parts, copy=False)))
         for exists in list(_existence(holder)):
             some = self._exists(exists, state, scope)
             if some is not None:
@@ -255,8 +273,25 @@ class CorrelatedAggregates:
         except PlanError:
             return None
         if member.negated or not member.decides:
+            self._refuse_of_parties(member, clients)
             self._refuse_governed(member, clients, state, scope)
         return member.test(lambda node: self._pusher.term(node, scope, self._known).expression)
+
+    def _refuse_of_parties(self, member: Membership, clients: Sequence[Client]) -> None:
+        """Refuse IN that may be NULL over a join of several parties' tables: whether a row of the
+        join has NULL is no question for each party.
+        """
+        parties = dict.fromkeys(client.party for client in clients)
+        if len(parties) < 2 or not member.query.unnest().args.get("joins"):
+            return
+        negated = member.negated or member.node.find_ancestor(exp.Not) is not None
+        raise plan_error(
+            f"IN over a join of tables of {' and '.join(parties)} may be NULL, which no party can "
+            "say",
+            self._sql,
+            member.node,
+            INSTEAD_OF_NOT_IN if negated else INSTEAD_OF_IN,
+        )
 
     def _refuse_governed(
         self, member: Membership, clients: Sequence[Client], state: State, scope: Scope
@@ -354,7 +389,7 @@ class CorrelatedAggregates:
             f"a subquery reads tables of {' and '.join(parties)}",
             self._sql,
             node,
-            "aggregate the rows of one party in each subquery",
+            OF_ONE_PARTY,
         )
 
     def _of_several(self, grouped: _Grouped) -> PlanError:

@@ -21,6 +21,24 @@ from sqlfl.planner.query.subqueries import Context, localized
 FILES = (".parquet", ".csv", ".csv.gz", ".tsv", ".json", ".jsonl", ".ndjson")
 """Ends of names that DuckDB reads as files."""
 
+_JOINED = "(SELECT 1 FROM b.u AS u JOIN c.v AS v ON v.key = u.key WHERE u.key = t.key)"
+OF_PARTIES = (
+    "EXISTS and IN take an inner join of several parties' tables if each table has the key of the "
+    f"row outside, and each other condition is on one party's tables: EXISTS {_JOINED}, or EXISTS "
+    "for each party; keep tables that other columns join in one party's database"
+)
+"""The hint for EXISTS and IN over tables of several parties."""
+INSTEAD_OF_NOT_IN = f"write t.key IS NOT NULL AND NOT EXISTS {_JOINED}, which leaves NULLs out"
+INSTEAD_OF_IN = f"write EXISTS {_JOINED}, which is true or false for each row"
+"""Hints for IN over tables of several parties where it may be NULL."""
+OF_DATABASES = (
+    "attach the clients under names of their own; or write EXISTS for each table, with an equality "
+    "with the row outside: EXISTS (SELECT 1 FROM party.table AS u WHERE u.key = t.key)"
+)
+"""The hint for a subquery over several databases of a party."""
+OF_ONE_PARTY = "aggregate the rows of one party in each subquery"
+"""The hint for one value of tables of several parties."""
+
 
 @dataclass(frozen=True)
 class Pusher(Context):
@@ -207,7 +225,7 @@ class _Expression:
                 f"a subquery reads tables of {' and '.join(parties)}",
                 self.pusher.sql,
                 node,
-                "join the tables in FROM instead",
+                _hint_of_parties(node),
             )
         if len(clients) > 1:
             raise plan_error(
@@ -215,7 +233,7 @@ class _Expression:
                 "clients for itself",
                 self.pusher.sql,
                 node,
-                "join the table in FROM, or attach the clients under names of their own",
+                OF_DATABASES,
             )
         local: exp.Expr = localized(self.pusher, node, self.known, self.scope)
         if isinstance(node, exp.Subquery) and not isinstance(local, exp.Subquery):
@@ -223,6 +241,12 @@ class _Expression:
         if clients:
             local.meta[CLIENT_MARK] = clients[0]
         return local
+
+
+def _hint_of_parties(subquery: exp.Query) -> str:
+    """Return a form that gives the rows of a subquery over several parties, by its use."""
+    use = subquery.parent
+    return OF_PARTIES if isinstance(use, exp.Exists | exp.In | exp.Any | exp.All) else OF_ONE_PARTY
 
 
 def _variable(chain: DottedName) -> exp.Expr:

@@ -1,0 +1,237 @@
+"""EXISTS and IN over joins of several parties' tables: plans give the rows of one database."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import duckdb
+import pytest
+
+from sqlfl.base.errors import PlanError
+from tests.depth import THOROUGH
+from tests.planner.conftest import DatabaseCatalog, database
+from tests.planner.query.rows import random_plans, same_rows
+from tests.planner.query.test_meaning import plan
+from tests.planner.test_goldens import plan_text
+from tests.planner.trees import Query
+
+BOTH = "shop.orders o JOIN clinic.visits v ON v.person = o.customer"
+QUERIES = {
+    "exists": f"""
+        SELECT p.age FROM register.people p WHERE EXISTS (SELECT 1 FROM {BOTH}
+          WHERE o.customer = p.id AND v.cost > 1 AND o.amount > 1)""",
+    "by commas, names without tables": """
+        SELECT age FROM register.people p WHERE EXISTS (SELECT * FROM shop.orders, north.visits
+          WHERE customer = p.id AND person = customer AND amount > 1)""",
+    "each with the key of outside": """
+        SELECT p.age FROM register.people p WHERE EXISTS (SELECT o.id FROM shop.orders o,
+          north.visits v WHERE o.customer = p.id AND p.id = v.person AND v.cost > 1)""",
+    "not exists": f"""
+        SELECT p.age FROM register.people p WHERE NOT EXISTS (SELECT 1 FROM {BOTH}
+          WHERE o.customer = p.id AND o.amount > 5)""",
+    "in": f"SELECT p.age FROM register.people p WHERE p.id IN (SELECT o.customer FROM {BOTH})",
+    "in, of rows": f"""
+        SELECT p.age FROM register.people p WHERE (p.id, p.age) IN (
+          SELECT v.person, 10 * o.id + 20 FROM {BOTH})""",
+    "any": f"""
+        SELECT p.age FROM register.people p WHERE p.id = ANY (SELECT v.person FROM {BOTH}
+          WHERE v.sick)""",
+    "of three parties, two tables of one of them": f"""
+        SELECT p.age FROM register.people p WHERE p.id IN (
+          SELECT o.customer FROM {BOTH} JOIN shop.items i ON i.order_id = o.id
+          JOIN north.staff s ON s.number = v.person WHERE i.quantity > 1)""",
+    "with the table outside": """
+        SELECT o.amount FROM shop.orders o WHERE o.customer IN (SELECT p.id FROM register.people p
+          JOIN shop.items i ON i.order_id = p.id)""",
+    "of two databases of one party": """
+        SELECT p.age FROM register.people p WHERE EXISTS (SELECT 1 FROM clinic.visits a
+          JOIN clinic.visits b ON a.person = b.person WHERE b.person = p.id AND a.cost > 3)""",
+    "a column": f"""
+        SELECT p.age, EXISTS (SELECT 1 FROM {BOTH} WHERE o.customer = p.id) AS f
+        FROM register.people p""",
+    "beside or": f"""
+        SELECT p.age FROM register.people p WHERE p.age > 60 OR EXISTS (SELECT 1 FROM {BOTH}
+          WHERE o.customer = p.id AND v.kind = 'a')""",
+    "using": """
+        SELECT p.age FROM register.people p WHERE EXISTS (SELECT 1 FROM clinic.visits a
+          JOIN north.visits b USING (person) WHERE person = p.id AND b.cost > 11)""",
+    "derived tables and with": """
+        WITH few AS (SELECT customer AS id FROM shop.orders GROUP BY ALL HAVING count(*) < 2)
+        SELECT p.age FROM register.people p WHERE EXISTS (SELECT 1 FROM few
+          JOIN (SELECT person AS id FROM south.visits WHERE sick) s ON s.id = few.id
+          WHERE few.id = p.id)""",
+    "a test of outside": f"""
+        SELECT p.age FROM register.people p WHERE NOT EXISTS (SELECT 1 FROM {BOTH}
+          WHERE o.customer = p.id AND p.age > 35) AND p.age < 60""",
+    "two keys": """
+        SELECT p.age FROM register.people p WHERE EXISTS (SELECT 1 FROM shop.orders o
+          JOIN north.staff s ON s.number = o.customer AND s.town = o.note
+          WHERE o.customer = p.id AND o.note = p.city)""",
+}
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_rows_are_those_of_the_query(
+    query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
+) -> None:
+    same_rows(catalog, central, query)
+
+
+def test_as_much_leaves_as_for_an_exists_of_each_party(catalog: DatabaseCatalog) -> None:
+    joined = QUERIES["exists"]
+    parts = """SELECT p.age FROM register.people p
+      WHERE EXISTS (SELECT 1 FROM shop.orders o WHERE o.amount > 1 AND o.customer = p.id)
+      AND EXISTS (SELECT 1 FROM clinic.visits v WHERE v.cost > 1 AND v.person = p.id)"""
+    assert plan_text(plan(catalog, joined)) == plan_text(plan(catalog, parts))
+
+
+REFUSED = {
+    "another key": (
+        f"EXISTS (SELECT 1 FROM {BOTH} AND v.kind = o.code WHERE o.customer = p.id)",
+        "each table has the key of the row outside",
+    ),
+    "another comparison": (
+        f"EXISTS (SELECT 1 FROM {BOTH} AND v.cost > o.amount WHERE o.customer = p.id)",
+        "each other condition is on one party's tables",
+    ),
+    "a LEFT JOIN": (
+        f"NOT EXISTS (SELECT 1 FROM {BOTH.replace('JOIN', 'LEFT JOIN')} WHERE o.customer = p.id)",
+        "take an inner join",
+    ),
+    "not in": (f"p.id NOT IN (SELECT v.person FROM {BOTH})", "AND NOT EXISTS ("),
+    "not in, of rows": (f"(p.id, 1) NOT IN (SELECT v.person, o.id FROM {BOTH})", "NOT EXISTS ("),
+    "in that may be NULL": (f"(p.id IN (SELECT v.person FROM {BOTH})) IS NULL", "write EXISTS ("),
+    "a value": (f"p.age > (SELECT max(v.cost) FROM {BOTH})", "of one party in each subquery"),
+    "no value of outside": (f"EXISTS (SELECT 1 FROM {BOTH} WHERE p.age > 3)", "take an inner join"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_others_are_refused_with_what_gives_the_same_rows(
+    name: str, catalog: DatabaseCatalog
+) -> None:
+    where, hint = REFUSED[name]
+    with pytest.raises(PlanError) as caught:
+        plan(catalog, f"SELECT p.age FROM register.people p WHERE {where}")
+    assert hint in (caught.value.hint or "")
+    assert caught.value.line
+
+
+def test_the_form_in_the_hint_gives_the_same_rows(
+    catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
+) -> None:
+    """The hint's own text, with the tables and keys of a query that it refuses."""
+    where = f"p.id NOT IN (SELECT v.person FROM {BOTH})"
+    with pytest.raises(PlanError) as caught:
+        plan(catalog, f"SELECT p.age FROM register.people p WHERE {where}")
+    match = re.match(r"write (t\.key IS NOT NULL AND NOT EXISTS \(.*\)),", caught.value.hint or "")
+    assert match is not None
+    form = (
+        match[1].replace("b.u AS u", "shop.orders AS u").replace("c.v AS v", "clinic.visits AS v")
+    )
+    for alias, key in (("u", "customer"), ("v", "person"), ("t", "id")):
+        form = form.replace(f"{alias}.key", f"{alias}.{key}")
+    query = f"SELECT t.age FROM register.people t WHERE {form}"
+    assert same_rows(catalog, central, query)
+    written = f"SELECT p.age FROM register.people p WHERE {where} AND p.id IS NOT NULL"
+    assert central.execute(f"{query} ORDER BY 1").fetchall() == (
+        central.execute(f"{written} ORDER BY 1").fetchall()
+    )
+
+
+def test_values_that_are_equal_across_types_do_not_part() -> None:
+    """Text '01' and '1' both equal the number 1, but not each other."""
+    parties = {
+        "a": "CREATE TABLE t AS SELECT '1' AS k, 5 AS x",
+        "b": "CREATE TABLE u AS SELECT 1 AS k",
+        "c": "CREATE TABLE v AS SELECT '01' AS k",
+        "d": "CREATE TABLE w AS SELECT '1' AS k",
+    }
+    catalog = DatabaseCatalog({name: (database(text),) for name, text in parties.items()})
+    query = "SELECT t.x FROM a.t WHERE EXISTS (SELECT 1 FROM {} WHERE {} AND u.k = t.k)"
+    for other in ("c.v", "d.w"):
+        where = f"u.k = {other[2:]}.k"
+        with pytest.raises(PlanError, match="reads tables of b and"):
+            plan(catalog, query.format(f"b.u, {other}", where))
+    assert plan(catalog, "SELECT t.x FROM a.t WHERE EXISTS (SELECT 1 FROM c.v, d.w WHERE v.k = w.k "
+                         "AND v.k = t.k)")  # fmt: skip
+
+
+def test_texts_with_a_collation_do_not_part() -> None:
+    parties = {
+        "a": "CREATE TABLE t (k VARCHAR, x INTEGER); INSERT INTO t VALUES ('A', 1)",
+        "b": "CREATE TABLE u (k VARCHAR COLLATE NOCASE); INSERT INTO u VALUES ('a')",
+        "c": "CREATE TABLE v (k VARCHAR); INSERT INTO v VALUES ('a')",
+    }
+    catalog = DatabaseCatalog({name: (database(text),) for name, text in parties.items()})
+    query = (
+        "SELECT t.x FROM a.t WHERE EXISTS (SELECT 1 FROM b.u, c.v WHERE u.k = v.k AND u.k = t.k)"
+    )
+    with pytest.raises(PlanError, match="reads tables of b and c"):
+        plan(catalog, query)
+
+
+# -- random queries --------------------------------------------------------------------------------
+
+STATEMENTS = 1500 if THOROUGH else 30
+
+
+def test_rows_of_random_queries() -> None:
+    plans, refusals = random_plans(over_joins, STATEMENTS)
+    assert all(refusal.line and refusal.hint for refusal in refusals)
+    assert len(plans) > STATEMENTS / 3
+
+
+def over_joins(random: Random) -> str:
+    """A query over one table, or two, with one subquery over a join of several tables."""
+    query = Query.of(random)
+    text, places = query.source()
+    if random.random() < 0.3:
+        item, more = query.source()
+        text += f" {query.join(places, item, more)}"
+        places = [*places, *more]
+    value = random.choice(places)[0]
+    test = _subquery(random, random.choice(places)[0], query)
+    if random.random() < 0.15:
+        return f"SELECT {value}.x AS x, {test.replace('NOT ', '')} AS f FROM {text}"
+    tests = [test, *([query.test(random.choice(places))] if random.random() < 0.3 else [])]
+    joint = random.choice((" AND ", " AND ", " OR "))
+    return f"SELECT {value}.x AS x, {value}.s AS s FROM {text} WHERE {joint.join(tests)}"
+
+
+def _subquery(random: Random, outside: str, query: Query) -> str:
+    """EXISTS, NOT EXISTS or IN over a join of two or three tables, mostly by one key."""
+    aliases = [f"u{n}" for n in range(random.choice((2, 2, 3)))]
+    tables = [
+        f"{random.choice(('red', 'blue', 'duo', 'grey'))}.{random.choice('tu')}" for _ in aliases
+    ]
+    key = f"{outside}.{random.choice('km')}"
+    where, text = [], ""
+    for place, (alias, table) in enumerate(zip(aliases, tables, strict=True)):
+        own = f"{alias}.{random.choice('km')}"
+        before = f"{aliases[random.randrange(place)]}.{random.choice('km')}" if place else ""
+        keys = [f"{own} = {key}", *([f"{before} = {own}"] if place else [])]
+        item = f"{table} AS {alias}"
+        if not place:
+            text = item
+            where.append(keys[0])
+        elif random.random() < 0.5:
+            text += f", {item}"
+            where += random.choice((keys, keys[:1], keys[1:]))
+        else:
+            text += f" JOIN {item} ON {keys[1]}"
+            where += random.choice((keys[:1], []))
+        if random.random() < 0.3:
+            where.append(query.test((alias, "")))
+    if random.random() < 0.1:
+        where.append(f"{aliases[0]}.x < {aliases[1]}.x")
+    if random.random() < 0.3:
+        where.pop(0)
+        some = f"{random.choice(aliases)}.{random.choice('km')}"
+        rest = f" WHERE {' AND '.join(where)}" if where else ""
+        return f"{key} IN (SELECT {some} FROM {text}{rest})"
+    word = random.choice(("EXISTS", "NOT EXISTS"))
+    random.shuffle(where)
+    shown = random.choice(("1", "*", "u0.x"))
+    return f"{word} (SELECT {shown} FROM {text} WHERE {' AND '.join(where)})"
