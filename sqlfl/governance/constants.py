@@ -10,8 +10,10 @@ WIDEST = 8
 
 
 def literal(node: dict[str, Any]) -> str | None:
-    """Return the text of a constant."""
-    while node["class"] == "CAST":
+    """Return the text of a constant, which one cast may type. Casts of casts may read its bytes as
+    something else: `'0'::BLOB::BIT::BIGINT` is 48.
+    """
+    if node["class"] == "CAST":
         node = node["child"]
     if node["class"] != "CONSTANT" or is_null(node):
         return None

@@ -348,7 +348,8 @@ def test_what_clauses_decide_the_rows(given: Given, text: str, filters: str, lin
     [
         ("CAST(a AS VARCHAR)", "a"), ("lower(c)", "c"), ("round(a)", None),
         ("trim(c, 'x')", None), ("lower(c || 'x')", None), ("upper(trim(c))", "c"),
-        ("coalesce(a, 0)", "a"), ("coalesce(a, 0, 1)", None), ("coalesce(a, b)", None),
+        ("coalesce(a, 0)", "a"), ("coalesce(a, 0::BIGINT)", "a"), ("coalesce(a, 0, 1)", None),
+        ("coalesce(a, '0'::BLOB::BIT::BIGINT)", None), ("coalesce(a, b)", None),
         ("ifnull(c, '')", "c"), ("a IS NULL", None),
         ("CASE WHEN FALSE THEN a END", "a"), ("CASE WHEN FALSE THEN a ELSE NULL END", "a"),
         ("CASE WHEN FALSE THEN a ELSE 7 END", None), ("CASE WHEN TRUE THEN a END", None),
