@@ -248,7 +248,7 @@ class _Fusion:
                 f"a subquery over {parties[0]} cannot be used with {several[0].label}, "
                 "which is a union",
                 term.span,
-                "join the tables in FROM, or write the subquery in each part of the union",
+                "write the subquery in each part of the union",
             )
         read = " and ".join(dict.fromkeys(parties))
         users = " and ".join(r.label for r in relations)

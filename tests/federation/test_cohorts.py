@@ -28,6 +28,9 @@ STATEMENTS = {
         SELECT v.label, v.days FROM clinic.visits v
         SEMI JOIN lab.tests t ON t.patient = v.patient
         ANTI JOIN town.wards w ON w.ward = v.ward AND w.beds > 6""",
+    "exists, over a join of two parties": """
+        SELECT v.label, v.days FROM clinic.visits v WHERE EXISTS (SELECT 1 FROM lab.tests o
+          JOIN town.wards w ON w.ward = o.assay WHERE o.assay = v.ward AND w.beds > 3)""",
 }
 
 
@@ -68,6 +71,26 @@ def test_what_leaves_is_what_explain_says_and_no_more_than_of_a_join(
         assert [f.sql for f in cohort[0].fragments] == [
             f.sql for f in joined.ucq.slots[1].fragments
         ]
+
+
+def test_what_leaves_of_a_join_of_parties_is_what_leaves_of_an_exists_of_each(
+    database: Open,
+) -> None:
+    parties, _ = parties_of(database, 2)
+    each = """SELECT v.label, v.days FROM clinic.visits v
+      WHERE EXISTS (SELECT 1 FROM lab.tests o WHERE o.assay = v.ward)
+      AND EXISTS (SELECT 1 FROM town.wards w WHERE w.beds > 3 AND w.ward = v.ward)"""
+    queries = {"joined": STATEMENTS["exists, over a join of two parties"], "each": each}
+    with tapped(parties) as (fed, tap):
+        fragments = []
+        for query in queries.values():
+            text = train_sql("m", "linear_regression", "label", query)
+            plan = fed.explain(text.replace("TRAIN", "TRAIN OR REPLACE", 1))
+            with tap.taken() as recorded:
+                fed.sql(text.replace("TRAIN", "TRAIN OR REPLACE", 1))
+            assert_disclosed(plan, recorded, parties, epochs=fed.model("m").history.num_rows)
+            fragments.append([f.sql for slot in plan.ucq.slots for f in slot.fragments])
+        assert fragments[0] == fragments[1]
 
 
 @pytest.mark.parametrize("combine", [False, True])
