@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from sqlfl.coordinator.findings import (
     without_match,
 )
 from sqlfl.coordinator.join.join_limits import key_words
-from sqlfl.coordinator.join.join_size import SlotCodes, joins_of
+from sqlfl.coordinator.join.join_size import SlotCodes, joins_in, joins_of
 from sqlfl.coordinator.preparation import Joined, Targets, prepare
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.separation import separation_of
@@ -35,7 +35,7 @@ from sqlfl.messages.preparation import IDENTIFIED, is_identifying
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.options.diagnostics import Check
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.query.ucq import CATEGORY, Slot
+from sqlfl.planner.query.ucq import CATEGORY, Join, Slot, Ucq
 
 SCHEMA = pa.schema([
     *((name, pa.string()) for name in ("part", "table", "name", "kind")),
@@ -123,15 +123,17 @@ def _of_databases(plan: FederatedPlan) -> list[Row]:
 def _of_keys(plan: FederatedPlan, seen: Mapping[int, SlotCodes]) -> list[Row]:
     """Return the rows of each key of each pair of tables, from either side, by that key alone."""
     rows: list[Row] = []
+    parts = {index: _by_fragment(codes) for index, codes in seen.items()}
     for join in joins_of(plan.ucq):
         slots = [plan.ucq.slots[number] for number in (join.left, join.right)]
-        ends = [seen[s.index].keys[join.key][_own(s, seen[s.index])] for s in slots]
-        size = max((int(end.max(initial=-1)) for end in ends), default=-1) + 1
-        counts = [np.bincount(end[end >= 0], minlength=size) for end in ends]
+        owned = [_own(slot, seen[slot.index]) for slot in slots]
+        keys = [seen[slot.index].keys[join.key] for slot in slots]
         name = " = ".join(key_words(slot, join.key) for slot in slots)
         means = []
-        for slot, end, partners in zip(slots, ends, counts[::-1], strict=True):
-            met = partners[end[end >= 0]]
+        for slot, codes, partners in zip(
+            slots, keys, _partners(plan.ucq, join, keys, owned, parts), strict=True
+        ):
+            end, met = codes[partners >= 0], partners[partners >= 0]
             fan_outs = met[met > 0]
             means.append(float(fan_outs.mean()) if fan_outs.size else 0.0)
             row: Row = {"part": "key", "table": slot.name, "name": name}
@@ -142,6 +144,44 @@ def _of_keys(plan: FederatedPlan, seen: Mapping[int, SlotCodes]) -> list[Row]:
             name, means, [slot.name for slot in slots]
         )
     return rows
+
+
+def _by_fragment(codes: SlotCodes) -> list[Array]:
+    """Return the numbers of the rows of each fragment."""
+    order = np.argsort(codes.fragment, kind="stable")
+    ends = np.cumsum(np.bincount(codes.fragment.astype(np.int64)))
+    return np.split(order, ends[:-1]) if len(ends) else []
+
+
+def _partners(
+    ucq: Ucq,
+    join: Join,
+    keys: Sequence[Array],
+    owned: Sequence[Array],
+    parts: Mapping[int, Sequence[Array]],
+) -> list[Array]:
+    """Return the number of partners of each row by the key of a join, for either side: int (n,). It
+    is -1 for rows that a LEFT JOIN adds, and for those of blocks without the join.
+
+    Rows of one block of the query meet those of the same block alone: the blocks of a FULL JOIN
+    have the same rows.
+    """
+    size = max((int(codes.max(initial=-1)) for codes in keys), default=-1) + 1
+    partners = [np.full(len(codes), -1) for codes in keys]
+    for block in ucq.blocks:
+        if join not in joins_in(block):
+            continue
+        members, rows = dict(block.members), []
+        for side, slot in enumerate((join.left, join.right)):
+            inside = [parts[slot][f] for f in members[slot] if f < len(parts[slot])]
+            numbers = np.concatenate([np.zeros(0, np.int64), *inside])
+            numbers = numbers[owned[side][numbers]]
+            partners[side][numbers] = np.maximum(partners[side][numbers], 0)
+            rows.append(numbers[keys[side][numbers] >= 0])
+        counts = [np.bincount(c[r], minlength=size) for c, r in zip(keys, rows, strict=True)]
+        for side in range(2):
+            partners[side][rows[side]] += counts[1 - side][keys[side][rows[side]]]
+    return partners
 
 
 def _own(slot: Slot, codes: SlotCodes) -> Array:

@@ -242,6 +242,8 @@ ALL = "p.id, p.name, p.x, p.same, p.nothing, p.late"
         ("CHECK (SELECT p.x, q.z FROM a.p p JOIN b.q q ON p.id = q.id + 350)",
          ["by p.id = q.id + 350 only"]),
         ("CHECK (SELECT p.x FROM a.p p)", []),
+        # both blocks of a FULL JOIN have all rows
+        ("CHECK (SELECT p.x, q.z FROM a.p p FULL JOIN b.q q ON p.id = q.id)", []),
     ],
 )  # fmt: skip
 def test_what_looks_like_a_mistake_is_said(
@@ -251,6 +253,18 @@ def test_what_looks_like_a_mistake_is_said(
     assert len(found) == len(said), found
     for one, other in zip(found, said, strict=True):
         assert one.startswith(other), one
+
+
+@pytest.mark.parametrize("join", ["FULL JOIN", "LEFT JOIN", "JOIN"])
+def test_partners_are_those_of_one_block(fed: sqlfl.Federation, join: str) -> None:
+    result = fed.sql(f"CHECK (SELECT p.x, q.z FROM a.p p {join} b.q q ON p.id = q.id)")
+    rows = [row for row in result.arrow().to_pylist() if row["part"] == "key"]
+    sizes = {"p": 400, "q": 600}
+    assert len(rows) == (4 if join == "FULL JOIN" else 2)
+    for row in rows:
+        matched = 400 / sizes[row["table"]]
+        assert (row["rows"], row["matched"]) == (sizes[row["table"]], pytest.approx(matched))
+        assert (row["fan_out"], row["fan_out_max"]) == (1.0, 1.0)
 
 
 def test_the_result_is_shown_in_parts(fed: sqlfl.Federation) -> None:

@@ -157,8 +157,12 @@ def multiplying(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> list[Multiplying]:
 
 def joins_of(ucq: Ucq) -> list[Join]:
     """Return all joins of the query, each once."""
-    every = [j for block in ucq.blocks for j in (*block.joins, *_on(block.lefts))]
-    return list(dict.fromkeys(every))
+    return list(dict.fromkeys(join for block in ucq.blocks for join in joins_in(block)))
+
+
+def joins_in(block: Block) -> list[Join]:
+    """Return the joins of a block, with those of its LEFT JOINs."""
+    return [*block.joins, *_on(block.lefts)]
 
 
 def _on(lefts: Sequence[LeftJoin]) -> list[Join]:
