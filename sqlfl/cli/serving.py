@@ -14,9 +14,10 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -213,7 +214,7 @@ def _said(name: str) -> Callable[[str], None]:
     return lambda text: log.info("%s", text, extra={"party": name})
 
 
-def _run(agent: Agent, stop: threading.Event) -> None:
+def _run(agent: Agent, stop: Stop) -> None:
     """Run the agent until `stop` is set, or the coordinator refuses it."""
     ended: list[BaseException | None] = []
 
@@ -237,12 +238,36 @@ def _run(agent: Agent, stop: threading.Event) -> None:
         raise problem
 
 
+class Stop:
+    """Event that a signal's handler sets. The handler runs in the thread that waits, which may just
+    hold the lock of a `threading.Event`: a set would then wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._set = False
+        self._signals: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        self._set = True
+        self._signals.put(None)
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, seconds: float) -> bool:
+        """Return True once it is set, or False after these seconds."""
+        if not self._set:
+            with suppress(Empty):
+                self._signals.get(timeout=seconds)
+        return self._set
+
+
 @contextmanager
-def serving(log_format: str, **fields: str) -> Iterator[threading.Event]:
+def serving(log_format: str, **fields: str) -> Iterator[Stop]:
     """Yield an event that SIGTERM and Ctrl-C set; the second signal ends the process. Errors go to
     the log in JSON format.
     """
-    stop = threading.Event()
+    stop = Stop()
 
     def told(number: int, frame: FrameType | None) -> None:
         if stop.is_set():

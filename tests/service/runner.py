@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import duckdb
@@ -32,10 +34,11 @@ def coordinator(told: dict[str, Any]) -> None:
     own = read_settings(CoordinatorSettings, told["config"])
     location = f"grpc+tls://127.0.0.1:{told['port']}"
     service = Service(own, location, Path(told["state"]), insecure=False)
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    ended: SimpleQueue[None] = SimpleQueue()
+    signal.signal(signal.SIGTERM, lambda *_: ended.put(None))
     print(service.port, flush=True)
-    ended.wait()
+    while ended.empty():  # a signal that another thread takes does not end a wait
+        time.sleep(0.1)
     service.close(told.get("seconds", 5.0))
 
 
