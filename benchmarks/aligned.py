@@ -55,7 +55,7 @@ class Aligned:
     targets: Array
     """Codes of the classes of rows for training (N,)."""
     wanted: Array
-    """Of rows for the test."""
+    """Targets of the rows for the test."""
     classes: int
     reached: float
     """What the paper asks of rows for training."""

@@ -69,14 +69,14 @@ def executors(arguments: Sequence[str]) -> None:
     parser.add_argument("--executors", nargs="+", choices=EXECUTORS, default=usual)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--page", type=Path, help="Markdown file to put the table into")
-    own = parser.parse_args(arguments)
-    if "ray" in own.executors:
+    options = parser.parse_args(arguments)
+    if "ray" in options.executors:
         # all are open at once, and each worker of Ray's takes one of what it believes are cores
         ray = importlib.import_module("ray")
-        ray.init(num_cpus=sum(own.workers), include_dashboard=False, log_to_driver=False)
-    kinds = [(name, workers) for name in own.executors for workers in own.workers]
-    heads = ["executor", "workers", *(f"{rows:,.0f} rows" for rows in own.rows)]
-    columns = [measured(round(rows), kinds, own.repeats) for rows in own.rows]
+        ray.init(num_cpus=sum(options.workers), include_dashboard=False, log_to_driver=False)
+    kinds = [(name, workers) for name in options.executors for workers in options.workers]
+    heads = ["executor", "workers", *(f"{rows:,.0f} rows" for rows in options.rows)]
+    columns = [measured(round(rows), kinds, options.repeats) for rows in options.rows]
     lines = [
         [name, str(workers), *(column[number] for column in columns)]
         for number, (name, workers) in enumerate(kinds)
@@ -84,12 +84,12 @@ def executors(arguments: Sequence[str]) -> None:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, numpy {np.__version__}."
     text = "\n".join([machine, "", *table(heads, lines)])
     print(text)
-    if own.page is not None:
-        insert(own.page, "executors", text)
+    if options.page is not None:
+        insert(options.page, "executors", text)
 
 
 def measured(rows: int, kinds: Sequence[tuple[str, int]], repeats: int) -> list[str]:
-    """Of each kind seconds until its workers have the joined rows, and those of a round."""
+    """Return for each kind the seconds until its workers have the joined rows, and of a round."""
     source, scores = star(rows)
     sent, rounds, values = [], [[] for _ in kinds], set()
     with ExitStack() as stack:
@@ -103,14 +103,14 @@ def measured(rows: int, kinds: Sequence[tuple[str, int]], repeats: int) -> list[
             sent.append(time.perf_counter() - begun)
             held.append(joined)
         for _ in range(repeats):
-            for joined, own in zip(held, rounds, strict=True):
+            for joined, seconds in zip(held, rounds, strict=True):
                 begun = time.perf_counter()
                 joined.look(scores)
-                own.append(time.perf_counter() - begun)
+                seconds.append(time.perf_counter() - begun)
     assert len(values) == 1, "executors that differ"
     return [
-        f"{first:.2f} s, {1e3 * statistics.median(own):.1f} ms"
-        for first, own in zip(sent, rounds, strict=True)
+        f"{first:.2f} s, {1e3 * statistics.median(seconds):.1f} ms"
+        for first, seconds in zip(sent, rounds, strict=True)
     ]
 
 
@@ -129,7 +129,7 @@ def star(rows: int) -> tuple[WrittenChunks, Scores]:
 
 
 EPOCHS = 8
-"""Of one statement; the first is not counted, for its time holds the preparation."""
+"""Epochs of one statement; the first is not counted, for its time holds the preparation."""
 KINDS = (("linear_regression", "r.rating"), ("logistic_regression", "r.rating >= 4"))
 
 
@@ -145,15 +145,15 @@ class Pass:
     def of(cls, task: Task) -> Pass:
         source = task.query[task.query.index("FROM") :]
         columns = "u.rowid AS user_row, m.rowid AS movie_row, r.rating AS y"
-        found = replace(task, query=f"SELECT {columns} {source}").joined()
+        rows_read = replace(task, query=f"SELECT {columns} {source}").joined()
         generator = np.random.default_rng(0)
         rows, values = [], []
         for name in ("user_row", "movie_row"):
-            codes = found[name].to_numpy()
+            codes = rows_read[name].to_numpy()
             numbers = generator.permutation(int(codes.max()) + 1).astype(np.int32)
             rows.append(numbers[codes])
             values.append(generator.normal(size=len(numbers)).astype(np.float32))
-        return cls(tuple(rows), tuple(values), found["y"].to_numpy().astype(np.float64))
+        return cls(tuple(rows), tuple(values), rows_read["y"].to_numpy().astype(np.float64))
 
     def run(self) -> float:
         """Seconds of one pass."""
@@ -250,15 +250,15 @@ def tune(arguments: Sequence[str]) -> None:
                 key: text.format(kind=kind, name=name, query=query)
                 for key, text in STATEMENTS.items()
             }
-            found: dict[str, list[float]] = {key: [] for key in texts}
+            seconds_of: dict[str, list[float]] = {key: [] for key in texts}
             for turn in range(given.turns + 1):
                 for key, text in texts.items():
                     began = time.perf_counter()
                     fed.sql(text)
                     if turn:  # the first one warms up
-                        found[key].append(time.perf_counter() - began)
-            for key, seconds in found.items():
-                ratios = [s / one for s, one in zip(seconds, found["TRAIN"], strict=True)]
+                        seconds_of[key].append(time.perf_counter() - began)
+            for key, seconds in seconds_of.items():
+                ratios = [s / one for s, one in zip(seconds, seconds_of["TRAIN"], strict=True)]
                 print(f"{kind}: {key}: {median(seconds):.2f} s, {median(ratios):.1f} times TRAIN")
 
 

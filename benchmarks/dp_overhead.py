@@ -1,4 +1,4 @@
-"""What clipping and noise cost: seconds of a client's private step beside those of others.
+"""Costs of clipping and noise: seconds of a client's private step beside those of others.
 
 A step is what a client does in a round of full-batch gradient descent: from the residuals that the
 coordinator sent to the predictions that it gets back. Steps take turns, so that all see the same
@@ -47,7 +47,7 @@ NUMERIC, KINDS = 20, (12, 100)
 PHYSICAL = 2048
 """Rows whose gradients plain Opacus holds at once."""
 EPOCHS = 8
-"""Of a statement; the first one's time holds the preparation."""
+"""Epochs of a statement; the first one's time holds the preparation."""
 HIDDEN = ((64,), (64, 64))
 CLIP, NOISE = 1.0, 2.0
 BOUNDS = ", ".join(f"'x{number}': [-4, 4]" for number in range(NUMERIC))

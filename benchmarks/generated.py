@@ -42,7 +42,7 @@ Columns: TypeAlias = dict[str, Array | pa.Array]
 DRAWN = 20_000
 """Rows of the widest table that are drawn at once."""
 FACTORS = 8
-"""Of the correlated columns."""
+"""Number of the correlated columns."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Generated:
     name: str
     kind: str
     databases: Mapping[str, Path]
-    """By party."""
+    """Database file of each party."""
     query: str
     """Its target is the column y."""
     rows: int
@@ -135,8 +135,11 @@ class Wide:
     def of(cls, seed: int, part: int, width: int, strength: float, loading: Array) -> Wide:
         generator = np.random.default_rng([seed, part])
         factors = generator.normal(size=(FACTORS, width)) / np.sqrt(FACTORS)
-        common, own = generator.normal(size=width), generator.normal(size=(width, len(loading)))
-        weights = np.outer(common, loading) + 0.2 * own
+        common, separate = (
+            generator.normal(size=width),
+            generator.normal(size=(width, len(loading))),
+        )
+        weights = np.outer(common, loading) + 0.2 * separate
         image = factors @ common
         deviation = np.sqrt(image @ image + common @ common)
         return cls(factors.astype(np.float32), (strength / deviation * weights).astype(np.float32))
@@ -171,12 +174,12 @@ class Labels:
     def bayes(self) -> dict[str, float]:
         likely = np.concatenate(self._likely).astype(np.float64)
         best, codes = np.concatenate(self._best), np.concatenate(self._chosen)
-        found = {"log_loss": float(-np.log(likely).mean())}
+        measures = {"log_loss": float(-np.log(likely).mean())}
         if len(self._bias) > 2:
-            return {"accuracy": float(best.mean(dtype=np.float64)), **found}
+            return {"accuracy": float(best.mean(dtype=np.float64)), **measures}
         accuracy = np.maximum(best, 1 - best).mean(dtype=np.float64)
         area = area_under_curve(best, codes == 1)
-        return {"accuracy": float(accuracy), **found} | ({} if area is None else {"auc": area})
+        return {"accuracy": float(accuracy), **measures} | ({} if area is None else {"auc": area})
 
 
 def mimic(folder: Path, scale: float = 1.0, seed: int = 0) -> Generated:
@@ -186,50 +189,52 @@ def mimic(folder: Path, scale: float = 1.0, seed: int = 0) -> Generated:
     rows = {"patients": 35_000, "admissions": 42_000, "stays": 44_000}
     sizes = {name: _scaled(count, scale) for name, count in rows.items()}
 
-    own = Scores(seed, 0, loading)
+    drawn = Scores(seed, 0, loading)
     n = sizes["patients"]
-    age = own.generator.gamma(9.0, 7.0, n).clip(18, 95).astype(np.float32)
+    age = drawn.generator.gamma(9.0, 7.0, n).clip(18, 95).astype(np.float32)
     patients = Table(
         {
             "patient_id": np.arange(n, dtype=np.int32),
-            "gender": own.category(n, ("M", "F")),
-            "age": own.number(age).astype(np.float32),
+            "gender": drawn.category(n, ("M", "F")),
+            "age": drawn.number(age).astype(np.float32),
         },
-        own.total(0.6),
+        drawn.total(0.6),
     )
-    own = Scores(seed, 1, loading)
+    drawn = Scores(seed, 1, loading)
     n = sizes["admissions"]
-    patient = own.generator.integers(0, len(patients), n, np.int32)
+    patient = drawn.generator.integers(0, len(patients), n, np.int32)
     admissions = Table(
         {
             "admission_id": np.arange(n, dtype=np.int32),
             "patient_id": patient,
-            "admission_type": own.category(n, ("emergency", "elective", "urgent", "newborn")),
-            "insurance": own.category(n, ("public", "private", "state", "self pay")),
-            "ethnicity": own.category(n, tuple(f"group {k}" for k in range(12))),
+            "admission_type": drawn.category(n, ("emergency", "elective", "urgent", "newborn")),
+            "insurance": drawn.category(n, ("public", "private", "state", "self pay")),
+            "ethnicity": drawn.category(n, tuple(f"group {k}" for k in range(12))),
         },
-        own.total(0.5) + patients.scores[patient],
+        drawn.total(0.5) + patients.scores[patient],
     )
-    own = Scores(seed, 2, loading)
+    drawn = Scores(seed, 2, loading)
     n = sizes["stays"]
-    admission = own.generator.integers(0, len(admissions), n, np.int32)
-    weight = own.generator.normal(80.0, 18.0, n)
+    admission = drawn.generator.integers(0, len(admissions), n, np.int32)
+    weight = drawn.generator.normal(80.0, 18.0, n)
     stays = Table(
         {
             "stay_id": np.arange(n, dtype=np.int32),
             "admission_id": admission,
-            "unit": own.category(n, ("medical", "surgical", "cardiac", "trauma", "coronary")),
-            "body_weight": own.number(weight, own.generator.random(n) < 0.1),
+            "unit": drawn.category(n, ("medical", "surgical", "cardiac", "trauma", "coronary")),
+            "body_weight": drawn.number(weight, drawn.generator.random(n) < 0.1),
         },
-        own.total(0.5) + admissions.scores[admission],
+        drawn.total(0.5) + admissions.scores[admission],
     )
-    own = Scores(seed, 3, loading)
-    flags = (own.generator.random((n, 25)) < own.generator.uniform(0.02, 0.4, 25)).astype(np.int8)
+    drawn = Scores(seed, 3, loading)
+    flags = (drawn.generator.random((n, 25)) < drawn.generator.uniform(0.02, 0.4, 25)).astype(
+        np.int8
+    )
     for flag in flags.T:
-        own.number(flag.astype(np.float64))
+        drawn.number(flag.astype(np.float64))
     diagnoses = Table(
         {"stay_id": np.arange(n, dtype=np.int32), "phenotypes": _fixed(flags.astype(np.float32))},
-        own.total(0.6),
+        drawn.total(0.6),
     )
     state = stays.scores + diagnoses.scores
     events = _scaled(2_900_000, scale)
@@ -275,28 +280,28 @@ def yelp(folder: Path, scale: float = 1.0, seed: int = 0) -> Generated:
     to three parties. Replaces what is in `folder`."""
     loading = np.linspace(-1.0, 1.0, 5)
 
-    own = Scores(seed, 0, loading)
+    drawn = Scores(seed, 0, loading)
     n = _scaled(35_000, scale)
     businesses = Table(
         {
             "business_id": np.arange(n, dtype=np.int32),
-            "cuisine": own.category(n, tuple(f"cuisine {k}" for k in range(40))),
-            "city": own.category(n, tuple(f"city {k}" for k in range(100))),
-            "price": own.number(own.generator.integers(1, 5, n)).astype(np.int8),
+            "cuisine": drawn.category(n, tuple(f"cuisine {k}" for k in range(40))),
+            "city": drawn.category(n, tuple(f"city {k}" for k in range(100))),
+            "price": drawn.number(drawn.generator.integers(1, 5, n)).astype(np.int8),
         },
-        own.total(0.8),
+        drawn.total(0.8),
     )
-    own = Scores(seed, 1, loading)
+    drawn = Scores(seed, 1, loading)
     n = _scaled(1_200_000, scale)
     users = Table(
         {
             "user_id": np.arange(n, dtype=np.int32),
-            "reviews": own.number(own.generator.lognormal(2.0, 1.0, n).astype(np.int32)),
-            "fans": own.number(own.generator.poisson(1.5, n)).astype(np.int32),
-            "years": own.number(own.generator.uniform(0, 18, n).astype(np.float32)),
-            "elite": own.number(own.generator.random(n) < 0.05),
+            "reviews": drawn.number(drawn.generator.lognormal(2.0, 1.0, n).astype(np.int32)),
+            "fans": drawn.number(drawn.generator.poisson(1.5, n)).astype(np.int32),
+            "years": drawn.number(drawn.generator.uniform(0, 18, n).astype(np.float32)),
+            "elite": drawn.number(drawn.generator.random(n) < 0.05),
         },
-        own.total(0.8),
+        drawn.total(0.8),
     )
     reviews = _scaled(3_200_000, scale)
     wide = Wide.of(seed, 2, 768, 2.0, loading)
@@ -356,10 +361,10 @@ def _fixed(values: Array) -> pa.Array:
 
 def _new(folder: Path, parties: tuple[str, ...]) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    found = {party: folder / f"{party}.duckdb" for party in parties}
-    for path in found.values():
+    files = {party: folder / f"{party}.duckdb" for party in parties}
+    for path in files.values():
         path.unlink(missing_ok=True)
-    return found
+    return files
 
 
 def _write(path: Path, name: str, table: Table) -> None:

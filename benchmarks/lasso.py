@@ -225,7 +225,7 @@ BOUNDS = {
 NEAR = QUERY.replace("a.lat, a.lon, a.alt, a.tz,", "f.distance,").replace(
     "JOIN atlas.airports a ON f.dest = a.faa", ""
 )
-"""Of three tables."""
+"""Query over three tables."""
 RADII = (50, 100, 200)
 SETTINGS: tuple[tuple[str, str, dict[str, Any], float], ...] = (
     ("linear_regression, lbfgs", "linear_regression", {}, 0.0),
@@ -240,7 +240,7 @@ SETTINGS: tuple[tuple[str, str, dict[str, Any], float], ...] = (
 
 
 def joined() -> list[dict[str, Any]]:
-    """Of each setting: the test's error, columns told, bytes up in the rounds."""
+    """Return for each setting the test's error, columns told, bytes up in the rounds."""
     return [_run(*setting) for setting in SETTINGS]
 
 

@@ -77,7 +77,7 @@ class Category:
 
 @dataclass(frozen=True)
 class Encoding:
-    """Of the columns of a query except y; `rows` and `classes` are the query's."""
+    """Facts about the columns of a query except y; `rows` and `classes` are the query's."""
 
     columns: tuple[Number | Category, ...]
     rows: int
@@ -86,7 +86,7 @@ class Encoding:
 
     @classmethod
     def of(cls, con: duckdb.DuckDBPyConnection, query: str, *, classes: bool) -> Encoding:
-        """Of the rows that have a y, by one pass over them in the database."""
+        """Read the encoding from the rows that have a y, by one pass over them in the database."""
         types = {name: str(kind) for name, kind, *_ in con.execute(f"DESCRIBE {query}").fetchall()}
         weight = COUNT if COUNT in types else "1"
         asked = [f"sum({weight})"]
@@ -166,8 +166,9 @@ FEW = 8_000_000
 SAMPLE = 1_000_000
 """Joined rows whose optimum is the start over more of them."""
 PRECISION = 1e-6
-"""What a last step may promise, relatively; of what it does bring, the promise is that much off, to
-the power of 3/2."""
+"""Relative decrease that a last step may promise. What the step brings differs from the promise by
+about the power 3/2 of it.
+"""
 
 
 @dataclass(frozen=True)
@@ -178,11 +179,11 @@ class Optimum:
     """Joined rows that have a target."""
     columns: int
     width: int
-    """Of the features' `columns`, encoded."""
+    """Number of columns of the encoded features."""
 
 
 def optimum(con: duckdb.DuckDBPyConnection, task: Task) -> Optimum:
-    """Of the task, in a database that has all its tables.
+    """Return the optimum of the task, in a database that has all its tables.
 
     Raises RuntimeError where Newton's method does not converge.
     """
@@ -206,7 +207,7 @@ def optimum(con: duckdb.DuckDBPyConnection, task: Task) -> Optimum:
 
 
 def losses(kind: str, scores: Array, y: Array) -> Array:
-    """Of each row: (n,). `scores`: (n, outputs)."""
+    """Return the loss of each row: (n,). `scores`: (n, outputs)."""
     if kind == "linear_regression":
         return (scores[:, 0] - y) ** 2 / 2
     if kind == "logistic_regression":
@@ -349,7 +350,7 @@ class Products:
         pairs: list[tuple[int, int]],
         onehots: sparse.csr_array,
     ) -> Products:
-        """Of groups: (g,), (g, numbers), (g, pairs) and (g, categories)."""
+        """Return products from sums of groups: (g,), (g, numbers), (g, pairs), (g, categories)."""
         width = sums.shape[1]
         squares = np.zeros((width, width))
         for (i, j), total in zip(pairs, products.sum(axis=0), strict=True):
@@ -383,7 +384,7 @@ class Products:
 
 
 def _onehots(groups: pa.Table, names: list[str]) -> sparse.csr_array:
-    """Of each group: (g, categories)."""
+    """Return the one-hots of each group: (g, categories)."""
     blocks = [sparse.csr_array((groups.num_rows, 0))]
     for name in names:
         codes = pc.dictionary_encode(groups[name].combine_chunks()).indices.to_numpy()
@@ -414,7 +415,7 @@ class Solver:
 
     name: str
     tolerance: float = 0.0
-    """Of those that have one."""
+    """Tolerance of the fit, where the solver has one."""
 
     def __str__(self) -> str:
         return f"{self.name}, {self.tolerance:.0e}" if self.tolerance else self.name

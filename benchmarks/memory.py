@@ -44,7 +44,7 @@ _LENGTH = Struct("<Q")
 
 @dataclass(frozen=True)
 class Apart(Stored):
-    """As `Stored`, with the databases open in another process."""
+    """Stored task, as `Stored`, with the databases open in another process."""
 
     @contextmanager
     def federation(self) -> Iterator[sqlfl.Federation]:

@@ -58,15 +58,15 @@ def epsilons(run: RunResult, observer: str) -> dict[str, float | None]:
 
     Labels apart; features by the table that they are of.
     """
-    found: dict[str, float | None] = {}
+    largest: dict[str, float | None] = {}
     for release in run["report"]["releases"]:
         if observer not in release["observer"]:
             continue
         kind = "labels" if release["kind"] == "labels" else "features"
         unit = release["unit"] or kind
-        known, own = found.get(unit, 0.0), release["epsilon"]
-        found[unit] = None if known is None or own is None else max(known, own)
-    return found
+        known, released = largest.get(unit, 0.0), release["epsilon"]
+        largest[unit] = None if known is None or released is None else max(known, released)
+    return largest
 
 
 def told(run: RunResult, kind: str, observer: str, table_name: str = "") -> str:

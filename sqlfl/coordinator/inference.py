@@ -368,7 +368,7 @@ def _separation(
 
 
 def _number(units: Array, weights: Array | None) -> int:
-    """Of units that weigh anything."""
+    """Return the number of units that have a weight."""
     return len(np.unique(units if weights is None else units[weights > 0]))
 
 
@@ -456,7 +456,7 @@ def _errors(
     channel: ReplyChannel,
     run: str,
 ) -> dict[int, Errors]:
-    """By slot, what its clients make of the covariance."""
+    """Return for each slot the errors that its clients compute."""
     rotations, resolved = part.rotations, part.resolved
     requests: dict[Address, SendErrors] = {}
     roots = resolved.roots(rotations)
@@ -509,7 +509,7 @@ def _errors(
 
 
 def _same(part: Errors, first: Errors) -> bool:
-    """Of clients of one slot, but for the categories that they know, and for rounding."""
+    """Return True if two clients of one slot agree, but for their categories and rounding."""
     numbers = ("coefficients", "errors", "told", "finite", "bases", "foreseen", "moved", "turned")
     return part.features == first.features and all(
         np.allclose(getattr(part, name), getattr(first, name), rtol=1e-6, atol=1e-9)
