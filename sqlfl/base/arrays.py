@@ -57,22 +57,27 @@ def byte_order(rows: Array, *, runs: bool = False) -> npt.NDArray[np.int64]:
     runs: the rows are few ascending sequences, one after the other, which are merged.
     """
     words = np.ascontiguousarray(rows).view(">u8")  # as big-endian numbers, bytes compare in order
-    first, second = (words[:, half].astype(np.uint64) for half in (0, 1))
-    shift = np.uint64(0 if runs else max(len(rows) - 1, 1).bit_length())
+    first = words[:, 0].astype(np.uint64)
     if runs:
         order = np.argsort(first, kind="stable")
+        leading = first[order]
     else:  # the first bits beside the place in one number: it sorts in a fifth of the time
+        shift = np.uint64(max(len(rows) - 1, 1).bit_length())
         packed = first >> shift << shift
         packed |= np.arange(len(rows), dtype=np.uint64)
         packed.sort()
         order = (packed & ((np.uint64(1) << shift) - np.uint64(1))).view(np.int64)
-    high, low = first[order], second[order]
-    less = high[1:] < high[:-1]
-    less |= (high[1:] == high[:-1]) & (low[1:] < low[:-1])
-    if less.any():
-        high >>= shift
-        same = high[1:] == high[:-1]
-        alike = np.append(same, False) | np.append(False, same)
-        some = order[alike]
-        order[alike] = some[np.lexsort((second[some], first[some]))]
+        leading = packed
+        leading >>= shift
+    same = leading[1:] == leading[:-1]
+    ties = np.flatnonzero(same)
+    if len(ties):
+        second = words[:, 1].astype(np.uint64)
+        before, after = order[ties], order[ties + 1]
+        descends = first[before] > first[after]
+        descends |= (first[before] == first[after]) & (second[before] > second[after])
+        if descends.any():
+            alike = np.append(same, False) | np.append(False, same)
+            some = order[alike]
+            order[alike] = some[np.lexsort((second[some], first[some]))]
     return order

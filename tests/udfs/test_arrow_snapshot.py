@@ -117,11 +117,16 @@ def test_queries_read_them_as_they_read_a_table(database: Open) -> None:
     assert read[0] == read[1]
 
 
+@pytest.mark.parametrize("span", [0, numbering.MAX_SPAN])
 @pytest.mark.parametrize("dense", [0, numbering.DENSE])
 @pytest.mark.parametrize(
     ("types", "values"),
     [
         (("BIGINT",), "range - 7"),
+        (("BIGINT",), "nullif(range, 5) * 1 - 20"),
+        (("UBIGINT",), "nullif(range, 0) + 3"),
+        (("UBIGINT",), "range::UBIGINT * 461168601842738790"),
+        (("INTEGER",), "CASE WHEN range > 37 THEN 2147483647 - range % 2 END"),
         (("UTINYINT",), "range"),
         (("TINYINT",), "range * 6 - 128"),
         (("BIGINT",), "range * range * range * 10000000000"),
@@ -141,9 +146,11 @@ def test_tags_are_those_of_tables(
     types: tuple[str, ...],
     values: str,
     dense: int,
+    span: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(numbering, "DENSE", dense)
+    monkeypatch.setattr(numbering, "MAX_SPAN", span)
     monkeypatch.setattr(numbering, "PART", 16)
     con = database()
     listed = ", ".join(f"v{p}" for p in range(len(types)))

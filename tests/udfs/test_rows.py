@@ -324,6 +324,26 @@ def test_rows_with_a_null_in_a_nullable_key_stay_without_a_tag(database: Open) -
     assert len(keys) == 10
 
 
+def test_keys_of_rows_that_are_left_out_may_lie_apart(database: Open) -> None:
+    con = database(
+        "CREATE TABLE t AS SELECT range AS id, CASE range WHEN 3 THEN -9000000000 WHEN 4 THEN "
+        "9000000000 ELSE range % 4 + 3000000000 END AS k, CASE WHEN range > 4 THEN 1.5 END AS y "
+        "FROM range(20)"
+    )
+    wanted = specification(target=True, identifiers=(0,), join=(("BIGINT",),))
+    snapshot = take(
+        con,
+        wanted,
+        "SELECT y AS sqlfl_target, id AS sqlfl_id_0, k AS sqlfl_key_0_0 FROM t",
+    )
+    _, (tags,), (codes,) = snapshot.keys()
+    (ids,) = activate_all(snapshot).identifiers()
+    assert len(tags) == 4
+    tag_of_key = dict(zip((ids.to_numpy() % 4).tolist(), codes.tolist(), strict=True))
+    assert [tag_of_key[i % 4] for i in ids.to_pylist()] == codes.tolist()
+    assert sorted(tag_of_key.values()) == [0, 1, 2, 3]
+
+
 def test_a_key_that_is_always_null_has_no_tag(database: Open) -> None:
     con = database("CREATE TABLE t AS SELECT range AS id, NULL::INTEGER AS a FROM range(9)")
     wanted = specification(identifiers=(0,), join=(("INTEGER",),), nullable=(0,))

@@ -80,6 +80,8 @@ _APART = 6
 """Bits of chance beyond those that number the rows of a tag: about one in 64 rows draws another's
 number.
 """
+MAX_SPAN = (1 << 32) - 1
+"""Distances that uint32 holds beside the one for NULL."""
 _LARGE = 1 << 20
 """Rows for which a statement that drops coded keys is worth it."""
 
@@ -176,16 +178,29 @@ def _from_tables(
 ) -> tuple[tuple[Array, ...], dict[str, Array]]:
     """Return per key its tags, ascending; and the columns of `_read` by name."""
     wanted = tables.specification
-    pairs = [_hash_key(tables, k, key, secret) for k, key in enumerate(wanted.keys)]
-    columns = _read(tables, [len(tags) for tags, _ in pairs], rows)
-    for k, (_, ranks) in enumerate(pairs):
-        tables.drop_part(f"tags{k}")
-        columns[f"k{k}"] = taken(ranks, columns[f"k{k}"])
+    spans = _spans(tables, rows)
+    pairs = {
+        k: _hash_key(tables, k, key, secret)
+        for k, key in enumerate(wanted.keys)
+        if k not in spans
+    }
+    columns = _read(tables, {k: len(tags) for k, (tags, _) in pairs.items()}, spans, rows)
+    ascending_tags = []
+    for k, key in enumerate(wanted.keys):
+        if k in spans:
+            tags, columns[f"k{k}"] = _offset_tags(columns[f"k{k}"], spans[k], key, secret)
+            if not key.nullable and (columns[f"k{k}"] == len(tags)).any():
+                raise _null_keys(wanted.slot)
+        else:
+            tags, ranks = pairs[k]
+            tables.drop_part(f"tags{k}")
+            columns[f"k{k}"] = taken(ranks, columns[f"k{k}"])
+        ascending_tags.append(tags)
     if rows >= _LARGE:
         for k, key in enumerate(wanted.keys):
             for name in _parts(k, key):
                 sql.drop_as(tables.con, f"ALTER TABLE t DROP COLUMN {name}", tables.table("raw"))
-    return tuple(tags for tags, _ in pairs), columns
+    return tuple(ascending_tags), columns
 
 
 def _from_columns(
@@ -247,9 +262,54 @@ def _hash_key(
     return keys.sorted_tags(tags)
 
 
-def _read(tables: SlotTables, sizes: list[int], rows: int) -> dict[str, Array]:
-    """Return by name, for each row: pos, fragment if there are several, the place k<k> of its keys
-    in their tables; with a seed also hashes of its content, h and exact.
+def _spans(tables: SlotTables, rows: int) -> dict[int, range]:
+    """Return the numbers from the least to the greatest value of each key that is one whole number,
+    if there are few enough of them for an array with a place for each. Such keys need neither a
+    table of distinct values nor a join with it.
+    """
+    candidates = [
+        k
+        for k, key in enumerate(tables.specification.keys)
+        if len(key.types) == 1 and keys.WHOLE.fullmatch(key.types[0])
+    ]
+    if not candidates or not rows:
+        return {}
+    bounds = [
+        sql.named(sql.call(function, sql.column(f"p{k}_0")), f"{function}{k}")
+        for k in candidates
+        for function in ("min", "max")
+    ]
+    query = sql.query("SELECT $bounds FROM $raw", bounds=bounds, raw=tables.table("raw"))
+    ((*values,),) = sql.fetch(tables.con, query)
+    spans = {}
+    for k, least, greatest in zip(candidates, values[::2], values[1::2], strict=True):
+        if least is not None and greatest - least < min(rows + PART, MAX_SPAN):
+            spans[k] = range(least, greatest + 1)
+    return spans
+
+
+def _offset_tags(
+    offsets: Array, span: range, key: KeySpecification, secret: bytes
+) -> tuple[Array, Array]:
+    """Return the tags, ascending, and each row's tag, u for NULL, as uint32 (n,).
+
+    offsets : uint32 (n,), distances from the first number of `span`, whose length stands for NULL.
+    """
+    distinct = _by_place([offsets], 0, len(span))
+    (occurring,) = distinct.values
+    values = occurring.to_numpy()
+    wide = np.uint64 if span[0] >= 0 else np.int64
+    values = values[values < len(span)].astype(wide) + wide(span[0])
+    tags, ranks = keys.sorted_tags(keys.key_tags(secret, key, [pa.array(values)]))
+    return tags, distinct.numbered(ranks)
+
+
+def _read(
+    tables: SlotTables, sizes: Mapping[int, int], spans: Mapping[int, range], rows: int
+) -> dict[str, Array]:
+    """Return by name, for each row: pos, fragment if there are several; with a seed also hashes of
+    its content, h and exact. k<k> of a key is its place in its table of `sizes` rows, or its
+    distance from the first number of its span; `sizes` or the span's length for NULL.
     """
     wanted = tables.specification
     position = sql.expression(
@@ -264,18 +324,27 @@ def _read(tables: SlotTables, sizes: list[int], rows: int) -> dict[str, Array]:
     if wanted.seed is not None:
         chosen |= content(tables)
         kinds |= {"h": np.uint64, "exact": np.uint64}
-    for k, size in enumerate(sizes):
+    for k, size in sizes.items():
         place = "CAST(coalesce($place, $size) AS UINTEGER)"
         chosen[f"k{k}"] = sql.expression(
             place, place=sql.column("place", f"d{k}"), size=sql.number(size)
         )
-        kinds[f"k{k}"] = np.uint32
+    for k, span in spans.items():
+        wide = "UBIGINT" if span[0] >= 0 else "BIGINT"
+        chosen[f"k{k}"] = sql.expression(
+            f"CAST(coalesce(CAST($part AS {wide}) - CAST($first AS {wide}), $size) AS UINTEGER)",
+            part=sql.column(f"p{k}_0", "t"),
+            first=sql.number(span[0]),
+            size=sql.number(len(span)),
+        )
+    kinds |= {f"k{k}": np.uint32 for k in range(len(wanted.keys))}
     query = sql.query(
         "SELECT $columns FROM $raw AS t",
         columns=[sql.named(value, name) for name, value in chosen.items()],
         raw=tables.table("raw"),
     )
-    for number, key in enumerate(wanted.keys):
+    for number in sizes:
+        key = wanted.keys[number]
         parts = _parts(number, key)
         pairs = (sql.columns_of(parts, table) for table in ("t", f"d{number}"))
         query = query.join(
