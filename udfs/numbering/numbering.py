@@ -180,9 +180,7 @@ def _from_tables(
     wanted = tables.specification
     spans = _spans(tables, rows)
     pairs = {
-        k: _hash_key(tables, k, key, secret)
-        for k, key in enumerate(wanted.keys)
-        if k not in spans
+        k: _hash_key(tables, k, key, secret) for k, key in enumerate(wanted.keys) if k not in spans
     }
     columns = _read(tables, {k: len(tags) for k, (tags, _) in pairs.items()}, spans, rows)
     ascending_tags = []
