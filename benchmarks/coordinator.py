@@ -48,10 +48,10 @@ from sqlfl.base.threads import single
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
-from sqlfl.coordinator.executors.rays import Rays
+from sqlfl.coordinator.executors.workers import Rays
 from sqlfl.coordinator.join.table_mapping import TableMapping
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Logistic
 
 # -- executors -------------------------------------------------------------------------------------

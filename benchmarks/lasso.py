@@ -41,7 +41,7 @@ from sqlfl.options.resolve import training_options
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.calibration import calibrate
 from sqlfl.privacy.events import CHOICES, Selection
-from sqlfl.privacy.selection import noisy_max
+from sqlfl.privacy.mechanisms import noisy_max
 
 # -- tables of several parties ---------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ BOTTOM = [
     "sqlfl.messages.forms",
     "sqlfl.messages.models",
     "sqlfl.messages.preparation",
-    "sqlfl.messages.secure",
+    "sqlfl.messages.training",
     "sqlfl.messages.training",
     "sqlfl.methods.admm.messages",
     "sqlfl.methods.frank_wolfe.messages",

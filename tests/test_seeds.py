@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from sqlfl.base.errors import ModelError
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.coordinator.join.mapping_query import key_codes, run_mapping_query
-from sqlfl.udfs.numbering.drawing import split_of
-from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.numbering.rows import Snapshot, split_of
 from tests import federations
 from tests.conftest import Open
 from tests.coordinator.test_mapping_query import INNER, slots_and_replies

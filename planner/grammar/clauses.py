@@ -13,12 +13,11 @@ from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.base.errors import ParseError
 from sqlfl.planner.grammar import trees
-from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parsing import group_joins, move_clauses
 from sqlfl.planner.grammar.spellings import in_parentheses
 from sqlfl.planner.grammar.sql import Dialect, to_sql
 from sqlfl.planner.grammar.statements import Option, Pairs, Path, PredictModel, Span, Value, Word
-from sqlfl.planner.grammar.tokens import QUOTED, Tokens
+from sqlfl.planner.grammar.tokens import QUOTED, Tokens, decoded
 from sqlfl.planner.grammar.trees import span_of
 
 _EXPECTED = re.compile(r"Expect(?:ed|ing) ([A-Z)(\]}>][^'{]{0,30})$")

@@ -20,7 +20,7 @@ from sqlfl.base.errors import Warning as Remark
 from sqlfl.base.result import Result
 from sqlfl.cli import formats
 from sqlfl.cli.help import WORD, help_on
-from sqlfl.planner.grammar.decoding import decoded
+from sqlfl.planner.grammar.tokens import decoded
 from sqlfl.service.federation import SETTINGS, RemoteFederation
 from sqlfl.service.settings import AnalystSettings, check_location, read_settings
 

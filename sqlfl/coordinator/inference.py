@@ -38,7 +38,6 @@ from sqlfl.messages import (
 from sqlfl.messages.checks import ReplyChannel, ask, refused
 from sqlfl.models.aliasing import ZERO, Relations, relations_of, span
 from sqlfl.models.clipped import Huber, Quantile
-from sqlfl.models.firth import firth
 from sqlfl.models.inference import (
     FAMILIES,
     RANK,
@@ -46,6 +45,7 @@ from sqlfl.models.inference import (
     Family,
     Fit,
     estimated,
+    firth,
     fit_of,
     huber,
     quantile,

@@ -39,10 +39,10 @@ from sqlfl.coordinator.preparation import (
     with_offsets,
 )
 from sqlfl.coordinator.protection import RunProtection, protect
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import Chunks, chunks_of
 from sqlfl.coordinator.rounds.passes import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.problem import Offset, Problem, Units
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.rounds.stragglers import Lateness
 from sqlfl.coordinator.separation import remark_on_separation
 from sqlfl.coordinator.weighting import labels, weigh

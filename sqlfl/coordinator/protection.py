@@ -21,8 +21,8 @@ from sqlfl.contract.schema import Address
 from sqlfl.coordinator.join.fan_out import copies, partners
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.coordinator.privacy_planning import bounds_of
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.problem import Problem
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.messages import Message, Releases, SendReleases
 from sqlfl.messages.checks import Expected, ReplyChannel, ask
 from sqlfl.models.losses import loss_of

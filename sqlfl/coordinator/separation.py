@@ -17,9 +17,9 @@ from sqlfl.base.sanitize import listed
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import chunks_of
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.weights import categories_of
 from sqlfl.messages import (
     NOT_OF_CLASS,

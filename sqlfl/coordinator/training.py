@@ -27,9 +27,9 @@ from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.coordinator.problems import Measures, PreparedProblem, prepared_for
 from sqlfl.coordinator.protection import Watched, check_run, remark_on_worth
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.convergence import check_kept
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.secure_channel import SecureChannel
 from sqlfl.messages import Save, Saved
 from sqlfl.messages.checks import Expected, ask

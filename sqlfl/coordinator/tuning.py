@@ -36,11 +36,11 @@ from sqlfl.coordinator.problems import (
     remark_on_curves,
     written_data,
 )
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.convergence import check_kept
 from sqlfl.coordinator.rounds.passes import MeasuredRows
 from sqlfl.coordinator.rounds.problem import Problem, Step, coordinator_of
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.training import STEPS, Trained, run_rounds
 from sqlfl.coordinator.weighting import class_shares, reweigh, weigh, weighting_of
 from sqlfl.messages import SendFolds

@@ -30,8 +30,7 @@ from sqlfl.planner.federated.exchanges import DOWN, UP
 from sqlfl.planner.federated.plan import CHECK, FederatedPlan
 from sqlfl.planner.federated.tally import Tally, measured
 from sqlfl.planner.grammar.statements import CheckQuery, ExplainStatement, TrainModel
-from sqlfl.transport.base import Channel
-from sqlfl.transport.border import Border
+from sqlfl.transport.base import Border, Channel
 
 
 @dataclass(frozen=True)

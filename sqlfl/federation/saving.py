@@ -34,8 +34,7 @@ from sqlfl.planner.explain.setting import tables_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.store.registry import Cost, Model, ModelBlock, Registry
-from sqlfl.transport.base import Channel
-from sqlfl.transport.border import Border
+from sqlfl.transport.base import Border, Channel
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias, TypeVar
 from sqlfl.base.errors import Error, ParseError, StatementError
 from sqlfl.federation.parser_cross_check import confirm
 from sqlfl.planner.grammar.clauses import read_query
-from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.dialect import parse, split
 from sqlfl.planner.grammar.parameters import NO_NAME, Filled, fill
 from sqlfl.planner.grammar.statements import PredictModel, Statement
+from sqlfl.planner.grammar.tokens import decoded
 
 S = TypeVar("S", bound=Statement)
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any] | None

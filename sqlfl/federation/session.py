@@ -67,8 +67,7 @@ from sqlfl.planner.grammar import statements as st
 from sqlfl.planner.query.ucq import Ucq
 from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model, Registry, card
-from sqlfl.transport.base import Channel, Transport
-from sqlfl.transport.border import Border
+from sqlfl.transport.base import Border, Channel, Transport
 from sqlfl.transport.named import LOCAL, factory_of
 from sqlfl.transport.network import Network
 

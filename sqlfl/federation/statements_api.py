@@ -34,13 +34,12 @@ from sqlfl.planner.explain.document import ExplainedPlan
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
 from sqlfl.planner.grammar.clauses import read_path, written
-from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parameters import Filled, fill
+from sqlfl.planner.grammar.tokens import decoded
 from sqlfl.planner.query.rules import outputs_of
 from sqlfl.plots.registry import Picture
 from sqlfl.store.registry import Model, Registry, card
-from sqlfl.transport.base import Channel
-from sqlfl.transport.border import Border
+from sqlfl.transport.base import Border, Channel
 
 
 class StatementsApi(ABC):

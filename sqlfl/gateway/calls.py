@@ -30,8 +30,8 @@ from sqlfl.federation.script import Values, pieces
 from sqlfl.federation.user_warnings import heard
 from sqlfl.gateway import catalog
 from sqlfl.gateway import messages as ms
-from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parameters import ParameterPlace, places
+from sqlfl.planner.grammar.tokens import decoded
 from sqlfl.service.analyst_sessions import Caller, Runs
 
 log = logging.getLogger("sqlfl.gateway")

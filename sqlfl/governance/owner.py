@@ -50,10 +50,10 @@ from sqlfl.governance.table_facts import TableFacts, measure
 from sqlfl.options.entries import entries_of
 from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy, strictest
 from sqlfl.options.types import shown
-from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.dialect import split
 from sqlfl.planner.grammar.statements import Path as Named
 from sqlfl.planner.grammar.statements import Word
+from sqlfl.planner.grammar.tokens import decoded
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place
 

@@ -15,7 +15,6 @@ from sqlfl.messages.base import CLIENT, ENVELOPE, KINDS, Message
 from sqlfl.messages.diagnostics import *  # noqa: F403
 from sqlfl.messages.models import *  # noqa: F403
 from sqlfl.messages.preparation import *  # noqa: F403
-from sqlfl.messages.secure import *  # noqa: F403
-from sqlfl.messages.training import *  # noqa: F403
+from sqlfl.messages.training import *  # noqa: F403  # noqa: F403
 
 __all__ = ["CLIENT", "ENVELOPE", "KINDS", "Message"]

@@ -2,7 +2,7 @@
 
 The first layer, X̃ W₁, belongs to a `FirstLayer`, which knows the rows. All later layers are here,
 by autograd. Importing this loads torch: only `party.torch_loading` does, to train a tower that
-`models.perceptron` does not suit.
+`models.towers` does not suit.
 """
 
 from __future__ import annotations

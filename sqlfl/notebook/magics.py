@@ -12,7 +12,7 @@ from sqlfl.base.errors import Error, nearest
 from sqlfl.base.result import Result
 from sqlfl.federation.session import Federation
 from sqlfl.notebook.completion import KnownNames, completions
-from sqlfl.planner.grammar.decoding import decoded
+from sqlfl.planner.grammar.tokens import decoded
 
 MAGIC = "sqlfl"
 DEFAULT = "fed"

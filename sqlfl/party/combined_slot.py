@@ -347,7 +347,7 @@ class CombinedSlot:
             _, codes = merge_classes(labels, combination.target_type)
         classes = np.split(codes, np.cumsum([len(part) for part in folds])[:-1])
         selects = [len(fragments) for fragments in self._sizes.values()]
-        # As in sqlfl.udfs.numbering.drawing: a client with several SELECTs may read a row with two
+        # As in sqlfl.udfs.numbering.rows: a client with several SELECTs may read a row with two
         # labels.
         strata = [c if n == 1 else None for c, n in zip(classes, selects, strict=True)]
         onward = len(spec.fragments) > 1

@@ -12,13 +12,15 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.configuration import Own, TowerConfiguration
 from sqlfl.messages import Message, Predictions, SendPredictions, SendReleases
-from sqlfl.models.perceptron import Perceptron, small, suits
 from sqlfl.models.towers import (
+    Perceptron,
     Tower,
     TowerPass,
     TowerShape,
     first_parameters,
     seed_of,
+    small,
+    suits,
     weights_of,
 )
 from sqlfl.party.client import finite, predictions_of

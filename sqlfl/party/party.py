@@ -42,8 +42,7 @@ from sqlfl.party.server import Server
 from sqlfl.party.slot_state import SlotState, check_delta, protected
 from sqlfl.party.torch_loading import check_device
 from sqlfl.udfs import error_location
-from sqlfl.udfs.blocks.blocks import ClientBlocks, MemoryBlocks, SavedBlock
-from sqlfl.udfs.blocks.warm_start import carry_block
+from sqlfl.udfs.blocks.blocks import ClientBlocks, MemoryBlocks, SavedBlock, carry_block
 from sqlfl.udfs.connection import files
 from sqlfl.udfs.describe import ListingCache, describe
 from sqlfl.udfs.encoding.features import Encoding
@@ -51,9 +50,8 @@ from sqlfl.udfs.encoding.profiles import skew
 from sqlfl.udfs.encoding.transforming import raw
 from sqlfl.udfs.labels.label_secret import Holders, LabelSecret
 from sqlfl.udfs.numbering import keys
-from sqlfl.udfs.numbering.drawing import folds_of, split_of
 from sqlfl.udfs.numbering.keys import derive
-from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.numbering.rows import Snapshot, folds_of, split_of
 from sqlfl.udfs.updates.predict import make_engine, score, write
 from sqlfl.udfs.updates.update import LinearEngine
 

@@ -12,9 +12,9 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, PolicyError
 from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.messages import Releases
+from sqlfl.privacy.mechanisms import LAPLACE, noisy_max
 from sqlfl.privacy.poisson_binomial.sampling import draw
 from sqlfl.privacy.samplers import Entropy, add_gaussian, system
-from sqlfl.privacy.selection import LAPLACE, noisy_max
 
 SOLVED = (
     "row_weight",

@@ -26,8 +26,8 @@ from sqlfl.party.operator import Operator
 from sqlfl.party.release_guard import releases_of
 from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.udfs.blocks.blocks import SavedBlock
+from sqlfl.udfs.encoding.columns import merge_equal_rows
 from sqlfl.udfs.encoding.curves import CellLimits
-from sqlfl.udfs.encoding.equal_rows import merge_equal_rows
 from sqlfl.udfs.encoding.features import (
     Encoding,
     local_encoding,

@@ -63,7 +63,7 @@ from sqlfl.privacy.accountant import budget, epsilon_of, squared_mu
 from sqlfl.privacy.binomial import Drawing, drawing_of
 from sqlfl.privacy.events import CHOICES, COLUMNS, Event, Gaussian, Selection, Threshold
 from sqlfl.privacy.limits import check_noise
-from sqlfl.privacy.selection import GUMBEL, LAPLACE
+from sqlfl.privacy.mechanisms import GUMBEL, LAPLACE
 
 if TYPE_CHECKING:
     from sqlfl.messages import Releases

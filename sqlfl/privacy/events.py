@@ -72,7 +72,7 @@ class PoissonBinomial:
 
 @dataclass(frozen=True)
 class Selection:
-    """Report-noisy-max, as of sqlfl.privacy.selection."""
+    """Report-noisy-max, as of sqlfl.privacy.mechanisms."""
 
     what: str
     mechanism: str

@@ -30,8 +30,8 @@ from sqlfl.federation.relation import Relation
 from sqlfl.federation.script import Values, pieces, whole
 from sqlfl.planner.grammar import statements as st
 from sqlfl.planner.grammar.clauses import read_path
-from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parameters import fill
+from sqlfl.planner.grammar.tokens import decoded
 from sqlfl.service import answers
 from sqlfl.service.agent import HELLO, REFUSED, WELCOME
 from sqlfl.service.answers import bytes_to_error

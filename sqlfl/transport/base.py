@@ -1,4 +1,4 @@
-"""The transport's protocol, and the channel that encodes, counts and audits messages."""
+"""The transport's protocol, the channel that encodes and counts messages, and the border."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sqlfl.contract.schema import Address, Client
 from sqlfl.messages import ENVELOPE, MAX_FAILURE_CHARACTERS, Failure, Message, Seal, Sealed
 from sqlfl.messages.checks import refused
 from sqlfl.messages.wire import encode, received
-from sqlfl.transport.audit_chain import DOWN, LOST, STOPPED, UP, AuditChain
+from sqlfl.transport.audit_chain import DOWN, LOST, STOPPED, UP, AuditChain, Keep, MemoryLinks, Row
 from sqlfl.transport.network import Network
 
 
@@ -405,3 +405,90 @@ class Handlers(dict[Client, Handler]):
     def leave(self, client: Client) -> None:
         del self[client]
         self.here -= {client}
+
+
+# The coordinator's side of all borders: the transport of its messages, their audit and their
+# chain.
+class Links(Protocol):
+    """Store of a chain's entries."""
+
+    @property
+    def keep(self) -> Keep: ...
+
+    def rows(self) -> list[Row]: ...
+
+
+class Log(AuditLog, Links, Protocol):
+    """File that keeps both an audit and a chain."""
+
+
+class Border:
+    """The coordinator's side of all borders.
+
+    log : the coordinator's file; None to keep nothing. at : as in `Audit`.
+    """
+
+    def __init__(self, transport: Transport, log: Log | None, at: str | None, analyst: str) -> None:
+        self.transport = transport
+        self.audit = Audit(log, at)
+        self._links: Links = MemoryLinks() if log is None else log
+        self._chain = AuditChain(analyst, self._links.keep)
+        self._governed: set[Client] = set()
+
+    def govern(self, clients: Iterable[Client]) -> None:
+        """Keep the messages of these clients on both sides from now on, because their owners have
+        policies.
+        """
+        self._governed.update(clients)
+
+    def channel(
+        self,
+        check: Callable[[], None] | None = None,
+        network: Network | None = None,
+        note: Note | None = None,
+    ) -> Channel:
+        """Return a channel with `check`, `network` and `note` as in `Channel`."""
+        chained = self._chain, self._governed
+        return Channel(self.transport, self.audit, check, network, *chained, note)
+
+    def links(self) -> list[Row]:
+        """Return all entries of the chain, in order."""
+        self._chain.flush()
+        return self._links.rows()
+
+    def close(self) -> None:
+        """Keep the waiting entries; nothing may follow."""
+        self.audit.flush()
+        self._chain.close()
+
+    def flush(self) -> None:
+        """Keep the waiting entries. Raise Error if the file refuses them; then they wait on."""
+        self.audit.flush()
+        self._chain.flush()
+
+
+# Transport that keeps every byte that crosses the border, for tests and auditors.
+@dataclass(frozen=True)
+class Recorded:
+    direction: str
+    """'down' to the client, 'up' from it."""
+    client: Client
+    data: bytes
+    """The message as it travelled."""
+
+
+class RecordingTransport:
+    """Transport that passes everything on to `inner` and appends it to `recorded`, in order."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.recorded: list[Recorded] = []
+
+    def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
+        self.recorded += [Recorded("down", c, data.to_pybytes()) for c, data in requests]
+        answers = self.inner.exchange(requests)
+        self.recorded += [
+            Recorded("up", c, data.to_pybytes())
+            for (c, _), data in zip(requests, answers, strict=True)
+        ]
+        return answers

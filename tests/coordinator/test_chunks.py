@@ -13,9 +13,9 @@ from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import chunks as chunks_module
 from sqlfl.coordinator.rounds import passes as passes_module
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
 from sqlfl.coordinator.rounds.chunks import Chunk, StoredChunks, WrittenChunks, chunks_of
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.losses import Softmax, Squared
 from tests.coordinator.test_factorised import TREES, query
 from tests.depth import SEED

@@ -19,8 +19,8 @@ from sqlfl.coordinator.join.row_mapping import WrittenMapping
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
 from sqlfl.coordinator.problems import Measures, measured_rows
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.messages import EqualRows, Message
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.planner.federated.plan import FederatedPlan

@@ -9,11 +9,11 @@ import pytest
 
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
+from sqlfl.coordinator.rounds.chunks import LOSSES as COMPILED
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
-from sqlfl.coordinator.rounds.compiled_chunks import LOSSES as COMPILED
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue, spectrum
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.log_link import Gamma, Poisson
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.native import library

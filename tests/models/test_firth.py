@@ -13,8 +13,8 @@ from scipy.special import expit
 
 import sqlfl
 from sqlfl.base.errors import ModelError, OptionError
-from sqlfl.models import firth as module
-from sqlfl.models.firth import firth
+from sqlfl.models import inference as module
+from sqlfl.models.inference import firth
 from tests.federations import federation
 from tests.open_databases import in_memory
 

@@ -13,12 +13,10 @@ import pytest
 
 from sqlfl.base.errors import InternalError
 from sqlfl.coordinator.join.table_mapping import TableMapping
-from sqlfl.coordinator.rounds import compiled_chunks
-from sqlfl.coordinator.rounds.chunk import Chunk, PassTally
-from sqlfl.coordinator.rounds.chunks import WrittenChunks, ends_of_runs
-from sqlfl.coordinator.rounds.compiled_chunks import CompiledChunk
+from sqlfl.coordinator.rounds import chunks
+from sqlfl.coordinator.rounds.chunk import Chunk, PassTally, Scores
+from sqlfl.coordinator.rounds.chunks import CompiledChunk, WrittenChunks, ends_of_runs
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models import native
 from sqlfl.models.log_link import Poisson
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
@@ -246,7 +244,7 @@ def test_where_memory_does_not_suffice_it_says_so(
     take_way("compiled", monkeypatch)
     names = ("sqlfl_look", "sqlfl_curvatures", "sqlfl_proximal")
     failing = SimpleNamespace(**dict.fromkeys(names, lambda *_: 1))
-    monkeypatch.setattr(compiled_chunks, "functions", lambda: failing)
+    monkeypatch.setattr(chunks, "functions", lambda: failing)
     chunk = CompiledChunk(0, 2, (np.zeros(2, np.int32),), np.zeros(2), None)
     scores = Scores((np.zeros((1, 3)),), np.zeros(1))
     tally = PassTally(np.zeros(1), (np.zeros((1, 3)),))

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from sqlfl.base.errors import InternalError
-from sqlfl.models import perceptron
+from sqlfl.models import towers
 from sqlfl.models.neural import TowerNetwork
-from sqlfl.models.perceptron import Perceptron, derivative, small, suits
-from sqlfl.models.towers import TowerShape
+from sqlfl.models.towers import Perceptron, TowerShape, derivative, small, suits
 from sqlfl.party.first_layer import EngineLayer
 from tests.methods.harness import DenseEngine
 
@@ -42,9 +41,9 @@ def test_both_ways_are_those_of_torch(
 ) -> None:
     """In chunks or at once, with hidden units' outputs that are kept or made again."""
     if chunked:
-        monkeypatch.setattr(perceptron, "CHUNK", 5 * sum(shape.hidden))
+        monkeypatch.setattr(towers, "CHUNK_VALUES", 5 * sum(shape.hidden))
     if not kept:
-        monkeypatch.setattr(perceptron, "KEPT", 0)
+        monkeypatch.setattr(towers, "KEPT_VALUES", 0)
     rng = np.random.default_rng(1)
     engine = engine_of(shape.inputs)
     own, torch = Perceptron(shape, engine), TowerNetwork(shape, EngineLayer(engine), 0.0)
@@ -96,8 +95,8 @@ def test_where_a_unit_has_no_slope() -> None:
 def test_what_is_torchs() -> None:
     shape = TowerShape(2, (16, 8), 1, "relu")
     assert suits(shape)
-    assert small(shape, perceptron.SMALL // 24)
-    assert not small(shape, perceptron.SMALL // 24 + 1)
+    assert small(shape, towers.DEVICE_VALUES // 24)
+    assert not small(shape, towers.DEVICE_VALUES // 24 + 1)
     gelu = TowerShape(2, (4,), 1, "gelu")
     assert not suits(gelu)
     with pytest.raises(InternalError, match="torch's"):

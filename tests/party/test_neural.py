@@ -31,10 +31,9 @@ from sqlfl.messages import (
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.tower_client import MIN_STEPS, LocalUpdate, sensitivities
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.models import neural, perceptron
+from sqlfl.models import neural, towers
 from sqlfl.models.neural import TowerNetwork, device_of
-from sqlfl.models.perceptron import Perceptron
-from sqlfl.models.towers import TowerShape
+from sqlfl.models.towers import Perceptron, TowerShape
 from sqlfl.party.client import ClientOperator
 from sqlfl.party.first_layer import DeviceLayer, EngineLayer, make_layer
 from sqlfl.party.neural import TowerOperator
@@ -720,7 +719,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make_layer(engine, "auto"), EngineLayer), "too large for memory"
 
 
-@pytest.mark.parametrize("hidden", [perceptron.SMALL, 0], ids=["small", "large"])
+@pytest.mark.parametrize("hidden", [towers.DEVICE_VALUES, 0], ids=["small", "large"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_numpy_trains_on_cpus_and_small_towers(
     device: str, hidden: int, monkeypatch: pytest.MonkeyPatch
@@ -732,7 +731,7 @@ def test_numpy_trains_on_cpus_and_small_towers(
     monkeypatch.setattr(
         "sqlfl.party.first_layer.make_layer", lambda *_, **__: asked.append(layer) or layer
     )
-    monkeypatch.setattr(perceptron, "SMALL", hidden)
+    monkeypatch.setattr(towers, "DEVICE_VALUES", hidden)
     network = operator(engine, device="auto")._network
     assert isinstance(network, Perceptron) == (device == "cpu" or hidden > 0)
     assert bool(asked) == (hidden == 0)

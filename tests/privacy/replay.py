@@ -31,11 +31,11 @@ from sqlfl.party import release_guard as guard
 from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.privacy import events as of
 from sqlfl.privacy.calibration import NoiseCalibration
+from sqlfl.privacy.mechanisms import noisy_max
 from sqlfl.privacy.poisson_binomial.sampling import draw
 from sqlfl.privacy.samplers import add_gaussian
-from sqlfl.privacy.selection import noisy_max
+from sqlfl.transport.base import RecordingTransport
 from sqlfl.transport.local import LocalTransport
-from sqlfl.transport.recording import RecordingTransport
 from sqlfl.udfs.blocks.blocks import MemoryBlocks
 from sqlfl.udfs.encoding import noised
 from sqlfl.udfs.labels import label_noise

@@ -16,8 +16,8 @@ from sqlfl.methods.frank_wolfe.messages import ColumnDirection, SetSketch
 from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.privacy.accountant import epsilon_by_pld, epsilon_by_rdp, epsilon_of
 from sqlfl.privacy.events import CHOICES, COLUMNS, Gaussian, Pure, Selection
+from sqlfl.privacy.mechanisms import MECHANISMS, noisy_max, standard_gumbel
 from sqlfl.privacy.samplers import words
-from sqlfl.privacy.selection import MECHANISMS, noisy_max, standard_gumbel
 from tests.depth import THOROUGH, spread
 from tests.methods.harness import DenseEngine
 from tests.privacy.test_samplers import seeded

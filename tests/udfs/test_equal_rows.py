@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from sqlfl.base.errors import InternalError
-from sqlfl.udfs.encoding import equal_rows
-from sqlfl.udfs.encoding.equal_rows import merge_equal_rows
+from sqlfl.udfs.encoding import columns
+from sqlfl.udfs.encoding.columns import merge_equal_rows
 from sqlfl.udfs.encoding.features import Encoding, local_encoding
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.predict import make_engine
@@ -77,7 +77,7 @@ def engines(snapshot: Snapshot, encoding: Encoding) -> list[LinearEngine]:
     return [make_engine(name, snapshot.con, snapshot, encoding) for name in ENGINES]
 
 
-@pytest.mark.parametrize("few", [0, equal_rows.FEW])
+@pytest.mark.parametrize("few", [0, columns.FEW])
 @pytest.mark.parametrize("seed", range(3))
 def test_classes_are_of_rows_that_are_equal_in_all_features(
     database: Open, seed: int, few: int
@@ -87,7 +87,7 @@ def test_classes_are_of_rows_that_are_equal_in_all_features(
     snapshot = activate_all(taken(con))
     rows = [made[int(y)] for y in snapshot.labels()[0]]
     numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
-    with mock.patch.object(equal_rows, "FEW", few):
+    with mock.patch.object(columns, "FEW", few):
         classes = merge_equal_rows(snapshot)
     assert classes.dtype == np.uint32
     assert classes.tolist() == [numbers[row] for row in rows]

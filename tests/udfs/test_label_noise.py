@@ -27,7 +27,7 @@ from sqlfl.udfs.labels import label_noise
 from sqlfl.udfs.labels.label_lineage import way_to_label
 from sqlfl.udfs.labels.label_noise import drawn_rows, noised_labels
 from sqlfl.udfs.numbering import keys, rows
-from sqlfl.udfs.numbering.drawing import split_of
+from sqlfl.udfs.numbering.rows import split_of
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
 

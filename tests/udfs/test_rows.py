@@ -21,8 +21,7 @@ from sqlfl.contract.schema import (
 )
 from sqlfl.udfs.encoding.features import local_encoding, statistics
 from sqlfl.udfs.numbering import numbering
-from sqlfl.udfs.numbering.drawing import folds_of, split_of
-from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.numbering.rows import Snapshot, folds_of, split_of
 from sqlfl.udfs.updates.predict import make_engine, score
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables

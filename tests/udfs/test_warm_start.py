@@ -11,8 +11,7 @@ import pytest
 from sqlfl.aggregation.slot_aggregation import merge_statistics
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.models.towers import TowerShape
-from sqlfl.udfs.blocks.blocks import SavedBlock
-from sqlfl.udfs.blocks.warm_start import carry_block, carry_over
+from sqlfl.udfs.blocks.blocks import SavedBlock, carry_block, carry_over
 from sqlfl.udfs.encoding.features import Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.predict import score

@@ -16,6 +16,7 @@ from sqlfl.coordinator.executors.base import Executor, HeldPartitions
 from sqlfl.coordinator.executors.division import divided
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.partition import PartitionSums, Work
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import Chunks, StoredChunks
 from sqlfl.coordinator.rounds.passes import (
     EVERY,
@@ -24,7 +25,6 @@ from sqlfl.coordinator.rounds.passes import (
     PassResult,
     headline_of_none,
 )
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, Meter
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from sqlfl.base.errors import Error, nearest
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.executors.rays import Rays
+from sqlfl.coordinator.executors.workers import Rays
 
 THREADS = "threads"
 REMOVED = "processes"

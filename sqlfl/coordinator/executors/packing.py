@@ -30,9 +30,9 @@ from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.key_join import KeyJoin
 from sqlfl.coordinator.join.table_mapping import SlotMapping, TableMapping
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, ProductChunks, WrittenChunks
 from sqlfl.coordinator.rounds.passes import MeasuredRows
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.clipped import Huber, Quantile
 from sqlfl.models.log_link import Gamma, Poisson
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared

@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 
 from sqlfl.base.arrays import Array
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import Chunks
 from sqlfl.coordinator.rounds.passes import MeasuredRows, Passes, PassResult
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Meter
 

@@ -26,9 +26,9 @@ from sqlfl.base.errors import ModelError
 from sqlfl.contract import stopping
 from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.problem import Problem
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING
 from sqlfl.coordinator.rounds.warm import Levelled, best_constant, levelled
 from sqlfl.models.targets import MAX_SCORE

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.coordinator.rounds.chunk import Chunk, PassTally
+from sqlfl.coordinator.rounds.chunk import Chunk, PassTally, Scores
 from sqlfl.coordinator.rounds.chunks import Chunks
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, Meter
 from sqlfl.models.native import library

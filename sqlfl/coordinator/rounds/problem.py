@@ -18,9 +18,9 @@ from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
 from sqlfl.coordinator.join.table_mapping import SlotMapping, TableMapping
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import Chunks, WrittenChunks
 from sqlfl.coordinator.rounds.passes import EVERY, MeasuredRows
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.rounds.stragglers import Lateness
 from sqlfl.messages.checks import ReplyChannel
 from sqlfl.models.head import Head

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.base.arrays import Array
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import exact_search
 from sqlfl.models.head import Head, first_head
 

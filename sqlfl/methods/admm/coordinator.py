@@ -23,11 +23,11 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.contract import stopping
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
 from sqlfl.coordinator.rounds.convergence import check_objective, check_scores, conclusion, relative
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
 from sqlfl.coordinator.rounds.problem import Algorithm, Headed, Problem, Step
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold, levelled
 from sqlfl.messages.checks import ReplyChannel
 from sqlfl.methods.admm.configuration import AdmmConfiguration, LocalSteps

@@ -27,11 +27,11 @@ from sqlfl.contract import stopping
 from sqlfl.contract.schema import Address
 from sqlfl.contract.stopping import CERTAIN, Ending
 from sqlfl.coordinator.join.scatter_gather import listed_rows
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.convergence import relative
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem, Step
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.messages import Message
 from sqlfl.messages.checks import Expected, ReplyChannel, refused
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration

@@ -24,6 +24,7 @@ from sqlfl.contract import stopping
 from sqlfl.contract.schema import Address
 from sqlfl.contract.stopping import CERTAIN, Ending
 from sqlfl.contract.transforms import MAX_UPDATES, ROWS, updates
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
 from sqlfl.coordinator.rounds.convergence import (
     Evidence,
     bound,
@@ -35,7 +36,6 @@ from sqlfl.coordinator.rounds.convergence import (
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem, Step
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING, exact_search
 from sqlfl.coordinator.rounds.warm import Levelled, beginning, cold, levelled
 from sqlfl.messages import Residuals

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.base.arrays import Array
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.methods.lbfgs.basis import IMAGE, newest
 from sqlfl.methods.lbfgs.messages import MEMORY
 

@@ -17,10 +17,10 @@ from sqlfl.base.arrays import Array
 from sqlfl.contract import stopping
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.join.scatter_gather import batch_of
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
 from sqlfl.coordinator.rounds.convergence import check_objective, check_scores
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.problem import Headed, Problem, Step
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import cold
 from sqlfl.coordinator.secure_channel import SecretSums
 from sqlfl.messages import Message

@@ -26,13 +26,13 @@ from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.join.scatter_gather import JoinedRows, occurring
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.batches import Batch, Batches, batch_at
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.convergence import check_objective, check_scores, conclusion, relative
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.lanczos import spectrum
 from sqlfl.coordinator.rounds.passes import Passes, PassResult
 from sqlfl.coordinator.rounds.problem import Headed, Problem, Step
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.messages.checks import ReplyChannel

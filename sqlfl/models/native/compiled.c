@@ -2,7 +2,7 @@
 
    Plain functions without state, called by ctypes, which gives up Python's lock meanwhile; the
    arrays are the caller's. sqlfl.coordinator.rounds.passes says what they compute, in numpy, and
-   sqlfl.coordinator.rounds.compiled_chunks calls them. Of each function that is worth it, gcc makes one
+   sqlfl.coordinator.rounds.chunks calls them. Of each function that is worth it, gcc makes one
    for older processors and others for newer ones, between which the program chooses when it is
    loaded. Sums run in an order that follows from their number and the processor. compiled_losses.c
    measures tiles, compiled_products.c makes such passes over products of groups, compiled_steps.c

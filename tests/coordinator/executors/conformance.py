@@ -20,9 +20,9 @@ from sqlfl.coordinator.join.key_join import KeyJoin
 from sqlfl.coordinator.join.mapping_query import run_mapping_query
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
 from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, WrittenChunks
 from sqlfl.coordinator.rounds.passes import EVERY, MeasuredRows, Passes, PassResult
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.log_link import Poisson
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.metrics import KEPT

@@ -18,9 +18,9 @@ from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join.key_join import KeyJoin
 from sqlfl.coordinator.join.row_mapping import StoredMapping
 from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import StoredChunks
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Logistic
 from tests.coordinator.executors.conformance import ExecutorConformance, assert_same_look
 from tests.depth import SEED

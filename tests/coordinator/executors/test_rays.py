@@ -14,7 +14,7 @@ from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.base import HeldPartitions
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.executors.rays import Rays, RayWorker
+from sqlfl.coordinator.executors.workers import Rays, RayWorker
 from sqlfl.coordinator.join import mapping_query
 from sqlfl.models.losses import Logistic
 from tests.coordinator.executors.conformance import ExecutorConformance, written

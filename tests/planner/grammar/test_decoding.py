@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sqlfl.base.errors import ParseError
-from sqlfl.planner.grammar.decoding import decoded
+from sqlfl.planner.grammar.tokens import decoded
 
 PLAIN = "TRAIN MODEL m WITH (l2 = 1e-3) -- c'est ça\n"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from sqlfl.base.arrays import Array
+from sqlfl.coordinator.rounds.chunk import Scores, by_output
 from sqlfl.coordinator.rounds.convergence import conclusion
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.problem import Problem, Step
-from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.messages import Residuals
 from sqlfl.messages.checks import ReplyChannel
