@@ -269,6 +269,11 @@ class CombinedSlot:
         self._check(request, len(request.counts))
         self._operator = None
         requests = [replace(request, counts=counts) for counts in self.rows.split(request.counts)]
+        if len(request.samples):
+            samples = self.rows.split(request.samples)
+            requests = [
+                replace(each, samples=own) for each, own in zip(requests, samples, strict=True)
+            ]
         return self._counted(requests, request.total)
 
     def _check(self, request: ms.Message, size: int) -> None:

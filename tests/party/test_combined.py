@@ -24,7 +24,7 @@ from sqlfl.udfs.encoding import noised
 from tests import test_central
 from tests.conftest import Open
 from tests.depth import examples, spread
-from tests.federation import test_weighted_border
+from tests.federation import test_weighted_border, test_weights_as_copies
 from tests.federations import Parties, combining, federation, merging, probabilities
 from tests.open_databases import in_memory
 from tests.privacy import test_private_statements
@@ -102,6 +102,15 @@ def test_the_traffic_of_a_split_is_what_explain_says(
             options,
             engine,
             fraction,
+        )
+
+
+@pytest.mark.parametrize("engine", ["sql", "arrays"])
+@pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])
+def test_a_weight_is_a_number_of_copies(database: Open, kind: str, engine: str) -> None:
+    with combining():
+        test_weights_as_copies.test_a_weight_is_a_number_of_copies(
+            database, "lbfgs", kind, 2, engine
         )
 
 
