@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from sqlfl.coordinator.findings import (
     multiplied,
     without_match,
 )
-from sqlfl.coordinator.join.join_limits import key_words
-from sqlfl.coordinator.join.join_size import SlotCodes, joins_in, joins_of
+from sqlfl.coordinator.join.join_limits import pair_words
+from sqlfl.coordinator.join.join_size import SlotCodes
+from sqlfl.coordinator.join.partners import partners, table_rows
 from sqlfl.coordinator.preparation import Joined, Targets, prepare
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.separation import separation_of
@@ -35,7 +37,7 @@ from sqlfl.messages.preparation import IDENTIFIED, is_identifying
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.options.diagnostics import Check
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.query.ucq import CATEGORY, Join, Slot, Ucq
+from sqlfl.planner.query.ucq import CATEGORY, Slot
 
 SCHEMA = pa.schema([
     *((name, pa.string()) for name in ("part", "table", "name", "kind")),
@@ -76,8 +78,8 @@ def check(plan: FederatedPlan, channel: ReplyChannel, run: str, said: Scoring) -
     """Return a row for the query, and for each difference of databases, side of a key, table, class
     and feature.
     """
-    seen: dict[int, SlotCodes] = {}
-    joined = prepare(plan, channel, run, said.tell, seen=seen.update, lasting=said.lasting)
+    seen = _Seen()
+    joined = prepare(plan, channel, run, said.tell, seen=seen.take, lasting=said.lasting)
     target = None
     if joined.total and any(slot.target for slot in plan.ucq.slots):
         target = labels(plan, joined, channel, run, said.lasting)
@@ -91,9 +93,9 @@ def check(plan: FederatedPlan, channel: ReplyChannel, run: str, said: Scoring) -
     rows = [
         _of_query(plan, joined),
         *_of_databases(plan),
-        *_of_keys(plan, seen),
+        *_of_keys(plan, seen.codes),
         *(
-            _of_table(plan, slot, joined, seen[slot.index], separated.get(slot.index))
+            _of_table(plan, slot, joined, seen, separated.get(slot.index))
             for slot in plan.ucq.slots
         ),
         *([] if target is None else _of_target(plan, joined, target)),
@@ -102,6 +104,19 @@ def check(plan: FederatedPlan, channel: ReplyChannel, run: str, said: Scoring) -
         if slot.index in profiles:
             rows += _of_features(plan, slot, joined, profiles[slot.index])
     return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+@dataclass
+class _Seen:
+    """Rows of the slots, and those that are joined, as the preparation sees them."""
+
+    codes: Mapping[int, SlotCodes] = field(default_factory=dict)
+    active: Mapping[int, Array] = field(default_factory=dict)
+    """Rows of each slot that occur in the join, ascending."""
+
+    def take(self, codes: Mapping[int, SlotCodes], active: Mapping[int, Array]) -> None:
+        # the preparation goes on with these arrays, and overwrites them
+        self.codes, self.active = codes, {slot: rows.copy() for slot, rows in active.items()}
 
 
 # -- the join -------------------------------------------------------------------------------------
@@ -123,82 +138,30 @@ def _of_databases(plan: FederatedPlan) -> list[Row]:
 def _of_keys(plan: FederatedPlan, seen: Mapping[int, SlotCodes]) -> list[Row]:
     """Return the rows of each key of each pair of tables, from either side, by that key alone."""
     rows: list[Row] = []
-    parts = {index: _by_fragment(codes) for index, codes in seen.items()}
-    for join in joins_of(plan.ucq):
-        slots = [plan.ucq.slots[number] for number in (join.left, join.right)]
-        owned = [_own(slot, seen[slot.index]) for slot in slots]
-        keys = [seen[slot.index].keys[join.key] for slot in slots]
-        name = " = ".join(key_words(slot, join.key) for slot in slots)
-        means = []
-        for slot, codes, partners in zip(
-            slots, keys, _partners(plan.ucq, join, keys, owned, parts), strict=True
-        ):
-            end, met = codes[partners >= 0], partners[partners >= 0]
-            fan_outs = met[met > 0]
-            means.append(float(fan_outs.mean()) if fan_outs.size else 0.0)
-            row: Row = {"part": "key", "table": slot.name, "name": name}
-            row["distinct"] = len(np.unique(end[end >= 0]))
-            rows.append(row | _shares(len(end), fan_outs))
+    for pair in partners(plan.ucq, seen):
+        slots = [plan.ucq.slots[number] for number in (pair.join.left, pair.join.right)]
+        name = pair_words(plan.ucq, pair)
+        for slot, met, values in zip(slots, pair.counts, pair.values, strict=True):
+            row: Row = {"part": "key", "table": slot.name, "name": name, "distinct": values}
+            rows.append(row | _shares(len(met), met[met > 0]))
         matched = [(str(row["table"]), row["matched"]) for row in rows[-2:]]
         rows[-2]["finding"] = matching(name, *matched) or multiplied(
-            name, means, [slot.name for slot in slots]
+            name, pair.means, [slot.name for slot in slots]
         )
     return rows
 
 
-def _by_fragment(codes: SlotCodes) -> list[Array]:
-    """Return the numbers of the rows of each fragment."""
-    order = np.argsort(codes.fragment, kind="stable")
-    ends = np.cumsum(np.bincount(codes.fragment.astype(np.int64)))
-    return np.split(order, ends[:-1]) if len(ends) else []
-
-
-def _partners(
-    ucq: Ucq,
-    join: Join,
-    keys: Sequence[Array],
-    owned: Sequence[Array],
-    parts: Mapping[int, Sequence[Array]],
-) -> list[Array]:
-    """Return the number of partners of each row by the key of a join, for either side: int (n,). It
-    is -1 for rows that a LEFT JOIN adds, and for those of blocks without the join.
-
-    Rows of one block of the query meet those of the same block alone: the blocks of a FULL JOIN
-    have the same rows.
-    """
-    size = max((int(codes.max(initial=-1)) for codes in keys), default=-1) + 1
-    partners = [np.full(len(codes), -1) for codes in keys]
-    for block in ucq.blocks:
-        if join not in joins_in(block):
-            continue
-        members, rows = dict(block.members), []
-        for side, slot in enumerate((join.left, join.right)):
-            inside = [parts[slot][f] for f in members[slot] if f < len(parts[slot])]
-            numbers = np.concatenate([np.zeros(0, np.int64), *inside])
-            numbers = numbers[owned[side][numbers]]
-            partners[side][numbers] = np.maximum(partners[side][numbers], 0)
-            rows.append(numbers[keys[side][numbers] >= 0])
-        counts = [np.bincount(c[r], minlength=size) for c, r in zip(keys, rows, strict=True)]
-        for side in range(2):
-            partners[side][rows[side]] += counts[1 - side][keys[side][rows[side]]]
-    return partners
-
-
-def _own(slot: Slot, codes: SlotCodes) -> Array:
-    """Return which rows are the table's own, not added by a LEFT JOIN: bool (n,)."""
-    return codes.among([f.index for f in slot.fragments if not f.virtual])
-
-
 def _of_table(
-    plan: FederatedPlan, slot: Slot, joined: Joined, codes: SlotCodes, separated: str | None
+    plan: FederatedPlan, slot: Slot, joined: Joined, seen: _Seen, separated: str | None
 ) -> Row:
-    rows = int(np.count_nonzero(_own(slot, codes)))
-    row: Row = {"part": "table", "table": slot.name, "rows": rows}
+    rows = table_rows(slot, seen.codes[slot.index])
+    row: Row = {"part": "table", "table": slot.name, "rows": rows.number}
     active = joined.slots.get(slot.index)
-    if active is None:  # a mere link: no record is kept of its joined rows
-        return row
-    often = active.mapping.counts(slot.index)[~active.made_up]
-    row |= _shares(rows, often) | {"finding": separated}
+    if active is None or not rows.known:  # no record is kept of the joined rows of a mere link
+        return row | {"finding": separated}
+    ids, often = rows.ids[seen.active[slot.index]], active.mapping.counts(slot.index)
+    counts = np.bincount(ids[ids >= 0], often[ids >= 0], rows.number)
+    row |= _shares(rows.number, counts[counts > 0]) | {"finding": separated}
     if slot.name in without_match(plan, joined):
         row["finding"] = f"LEFT JOIN {slot.name}: no row has a match in it"
     return row

@@ -205,13 +205,14 @@ def prepare(
     tell: Callable[[str], None] = lambda _: None,
     scratch: Scratch | None = None,
     executor: Executor | None = None,
-    seen: Callable[[Mapping[int, SlotCodes]], None] = lambda _: None,
+    seen: Callable[[Mapping[int, SlotCodes], Mapping[int, Array]], None] = lambda *_: None,
     lasting: LastingJoin | None = None,
 ) -> Joined:
     """Take snapshots at all clients, make the table mapping here, and send the clients their active
     rows.
 
-    tell: reports progress. seen: receives the keys of all rows. scratch: files for joined rows that
+    tell: reports progress. seen: receives the keys of all rows, and which rows of each
+    slot are joined. scratch: files for joined rows that
     do not fit memory, if the next steps can read them there. executor: its workers make the join if
     they can. lasting: the join that lasts whose rows the plan uses; what earlier statements over it
     have done is not done again.
@@ -233,7 +234,6 @@ def prepare(
         rows = None
     else:
         codes, rows = kept_mapping.codes, kept_mapping.rows
-    seen(codes)
     virtual, labelled = _virtual(plan, codes), _labelled(plan, codes)
     if rows is None:
         kept_codes = None if lasting is None else deepcopy(codes)
@@ -247,6 +247,7 @@ def prepare(
     if plan.privacy is not None and plan.privacy.max_fan_out is not None:
         rows = _limited(plan, rows, virtual, plan.privacy.max_fan_out)
     kept, often = _active(rows)
+    seen(codes, kept)
     units = _units(plan, codes, kept)
     del codes
     rows = rows.renumbered(kept)

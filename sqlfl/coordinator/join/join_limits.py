@@ -11,7 +11,8 @@ from sqlglot import exp
 from sqlfl.base.errors import ModelError
 from sqlfl.contract.fragment_columns import KEY
 from sqlfl.coordinator.join.factorised import Factorised, is_product
-from sqlfl.coordinator.join.join_size import JoinSize, Multiplying, SlotCodes, multiplying
+from sqlfl.coordinator.join.join_size import JoinSize, SlotCodes
+from sqlfl.coordinator.join.partners import Partners, partners
 from sqlfl.coordinator.join.row_mapping import RowMapping, StoredMapping
 from sqlfl.messages import JoinKeys
 from sqlfl.models.native import library
@@ -21,7 +22,7 @@ from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.sql import to_sql
-from sqlfl.planner.query.ucq import Slot
+from sqlfl.planner.query.ucq import Slot, Ucq
 
 PER_SLOT, FIXED = 8, 48
 """Bytes of memory for each joined row: its row in each table, the same again while equal rows are
@@ -239,7 +240,8 @@ def _too_large(
         message += f", and {MAX_JOINED_ROWS:,} is the most that can be trained on or scored"
     else:
         message += f", and max_joined_rows is {most:,}"
-    causes = [m for m in multiplying(plan.ucq, slots) if min(m.left, m.right) > 1][:SHOWN]
+    causes = [pair for pair in partners(plan.ucq, slots) if min(pair.means) > 1]
+    causes = sorted(causes, key=lambda pair: -int(pair.counts[0].sum()))[:SHOWN]
     said = [_said(plan, m) for m in causes]
     hint = "aggregate or filter the tables before"
     if said:
@@ -256,13 +258,12 @@ def _too_large(
     return ModelError("; ".join([message, *said]), hint=hint)
 
 
-def _said(plan: FederatedPlan, step: Multiplying) -> str:
+def _said(plan: FederatedPlan, step: Partners) -> str:
     left, right = (plan.ucq.slots[s] for s in (step.join.left, step.join.right))
-    key = step.join.key
     return (
-        f"by {key_words(left, key)} = {key_words(right, key)} a row of {left.name} meets "
-        f"{_mean(step.left)} of {right.name} on average, and a row of {right.name} "
-        f"{_mean(step.right)} of {left.name}"
+        f"by {pair_words(plan.ucq, step)} a row of {left.name} meets "
+        f"{_mean(step.means[0])} of {right.name} on average, and a row of {right.name} "
+        f"{_mean(step.means[1])} of {left.name}"
     )
 
 
@@ -276,11 +277,17 @@ def _uncast(part: exp.Expr) -> exp.Expr:
     return inner
 
 
-def key_words(slot: Slot, key: int) -> str:
-    """Return the key as the slot's first fragment has it, `t.k` or `(t.k, t.m)`, with the slot's
+def pair_words(ucq: Ucq, pair: Partners) -> str:
+    """Return the equality that the partners are found by, `t.k = u.k`."""
+    ends = zip((pair.join.left, pair.join.right), pair.fragments, strict=True)
+    return " = ".join(_key_words(ucq.slots[slot], pair.join.key, f) for slot, f in ends)
+
+
+def _key_words(slot: Slot, key: int, fragment: int) -> str:
+    """Return the key as a fragment of the slot has it, `t.k` or `(t.k, t.m)`, with the slot's
     name.
     """
-    select = next(f.select for f in slot.fragments if not f.virtual)
+    select = slot.fragments[fragment].select
     parts = [
         _uncast(item.this).copy()
         for item in select.expressions

@@ -134,32 +134,6 @@ def join_size(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> JoinSize:
     return JoinSize(sum(size.rows for size in sizes), all(size.exact for size in sizes))
 
 
-@dataclass(frozen=True, eq=False)
-class Multiplying:
-    """Fan-out of two slots that are joined on a key, by that key alone."""
-
-    join: Join
-    pairs: float
-    """Number of joined rows of the two slots."""
-    left: float
-    """Mean number of the right slot's rows for a row of the left one that has a match."""
-    right: float
-    """Mean number of the left slot's rows for a row of the right one that has a match."""
-
-
-def multiplying(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> list[Multiplying]:
-    """Return the fan-out of each pair of slots and key. Pairs that multiply both sides come first,
-    ordered by their joined rows.
-    """
-    fan_outs = [_multiplying(join, slots[join.left], slots[join.right]) for join in joins_of(ucq)]
-    return sorted(fan_outs, key=lambda m: (min(m.left, m.right) <= 1, -m.pairs))
-
-
-def joins_of(ucq: Ucq) -> list[Join]:
-    """Return all joins of the query, each once."""
-    return list(dict.fromkeys(join for block in ucq.blocks for join in joins_in(block)))
-
-
 def joins_in(block: Block) -> list[Join]:
     """Return the joins of a block, with those of its LEFT JOINs."""
     return [*block.joins, *_on(block.lefts)]
@@ -174,16 +148,6 @@ def _each(lefts: Sequence[LeftJoin]) -> Iterator[LeftJoin]:
     for left in lefts:
         yield left
         yield from _each(left.lefts)
-
-
-def _multiplying(join: Join, left: SlotCodes, right: SlotCodes) -> Multiplying:
-    ends = [codes.keys[join.key] for codes in (left, right)]
-    size = max((int(end.max(initial=-1)) for end in ends), default=-1) + 1
-    one, other = (np.bincount(end[end >= 0], minlength=size).astype(np.float64) for end in ends)
-    pairs = float(one @ other)
-    matched = [float(a[b > 0].sum()) for a, b in ((one, other), (other, one))]
-    means = [pairs / rows if rows else 0.0 for rows in matched]
-    return Multiplying(join, pairs, *means)
 
 
 @dataclass(eq=False)
