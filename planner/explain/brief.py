@@ -29,8 +29,19 @@ from sqlfl.messages.disclosed import (
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.options.training import TrainingOptions
 from sqlfl.options.types import Batch
-from sqlfl.planner.explain.card import PrivacyReport
-from sqlfl.planner.explain.caveats import LASTING, NOTHING
+from sqlfl.planner.explain.card import TRUSTED, PrivacyReport
+from sqlfl.planner.explain.facts import (
+    LASTING,
+    NOTHING,
+    ROWS_JOINED,
+    combined,
+    hashed_keys,
+    in_process,
+    nothing_leaves,
+    placed,
+    residuals,
+    stragglers,
+)
 from sqlfl.planner.explain.render import JOINED, MANY, Notes, Section, several
 from sqlfl.planner.explain.sections import NAMES, Verdicts, lasting, sent_keys, sentences
 from sqlfl.planner.explain.setting import ReportSetting, tables_of
@@ -286,8 +297,6 @@ NO_LINKS: Mapping[str, str] = MappingProxyType({})
 EPSILON = f"ε{JOINED}={JOINED}"
 MAX_NAMES = 8
 """Columns beyond which not all are named."""
-TRUSTED = "All of this rests on a coordinator and parties that follow the plan."
-HASHED = "Join keys leave as keyed hashes: whoever has the parties' secret can test guesses."
 
 
 def brief(
@@ -451,12 +460,9 @@ class _Brief:
 
     def places(self, links: Mapping[str, str]) -> Iterator[str]:
         """Yield how the parties are reached."""
-        if self.plan.at is not None:
-            stays = self.plan.at in self.setting.parties
-            yield f"The coordinator runs at {self.plan.at}" + (
-                f": what {self.plan.at} sends it stays there, and {self.plan.at} learns what is "
-                "said here of the coordinator." if stays else ", which has no table here."
-            )  # fmt: skip
+        place = placed(self.plan)
+        if place is not None:
+            yield place.lead
         by_link: dict[str, list[str]] = {}
         for party in dict.fromkeys(client.party for client in self.plan.databases):
             if party in links:
@@ -465,10 +471,7 @@ class _Brief:
             names = several(parties) if len(parties) > MANY else listed(parties)
             if link == HERE:
                 does = "run" if len(parties) > 1 else "runs"
-                yield (
-                    f"{names} {does} in the coordinator's process: whoever holds it can read "
-                    "everything there."
-                )
+                yield in_process(f"{names} {does}")
             else:
                 its = "their" if len(parties) > 1 else "its"
                 yield f"The coordinator reaches {names} {link}: it sees {its} messages alone."
@@ -479,7 +482,7 @@ class _Brief:
         """Yield what leaves each party, what that tells, and about how much it is."""
         plan = self.plan
         if not plan.disclosures:
-            yield f"Nothing leaves {plan.at}, where all tables and the coordinator are."
+            yield nothing_leaves(str(plan.at))
             return
         for text in lasting(plan):
             yield f"{text[0].upper()}{text[1:]}."
@@ -588,16 +591,12 @@ class _Brief:
         if plan.purpose == JOIN:
             yield "Each party gets the name of the join, and its SQL."
             return
-        labels = f"{'noised ' * bool(plan.protection.labels)}labels"
+        more = ""
         if "residuals" in down or "exact_residuals" in down:
-            yield (
-                "Each party gets which of its rows join, and sums of residuals, which may tell "
-                f"{labels}."
-            )
+            more = residuals(plan)
         elif "send_explained" in down:
-            yield "Each party gets which of its rows join, and the scaled target of these."
-        else:
-            yield "Each party gets which of its rows join, and how often."
+            more = "Each party gets the scaled target of its rows."
+        yield f"{ROWS_JOINED} {more}".rstrip()
         if plan.into is not None:
             party = plan.into.clients[0].party
             yield f"{party} gets the predictions of its rows, beside its own identifiers."
@@ -626,7 +625,7 @@ class _Brief:
         else:
             yield NOTHING
         if "join_keys" in self.kinds:
-            yield HASHED
+            yield hashed_keys(self.plan).lead
         yield TRUSTED
 
     def warnings(self) -> Iterator[str]:
@@ -641,20 +640,8 @@ class _Brief:
                     f"{features[0].name}, up to scale and shift."
                 )
         if plan.join is not None and plan.purpose != JOIN:
-            yield f"R{LASTING.removeprefix('Not protected: r')}"
-        if plan.combining:
-            several_ = len(plan.combining) > 1
-            yield (
-                f"{listed(plan.combining)} combine{'' if several_ else 's'} "
-                f"{'their' if several_ else 'its'} databases: what these hand to each other is "
-                "neither counted nor noised."
-            )
-        training = plan.options if isinstance(plan.options, TrainingOptions) else None
-        if training is not None and training.method.waits is not None:
-            yield (
-                f"After {training.method.waits:g} s a step goes on without late parties: the model "
-                "depends on who was late."
-            )
+            yield LASTING
+        yield from (fact.lead for fact in (*combined(plan), *stragglers(plan)))
         yield from plan.notes
 
 

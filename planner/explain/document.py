@@ -16,7 +16,7 @@ from sqlfl.options.tuning import Tuning
 from sqlfl.options.types import MAX_ROWS, MIN_ROWS, Usual, shown
 from sqlfl.planner.explain.brief import HERE, NO_LINKS, brief
 from sqlfl.planner.explain.card import PrivacyReport
-from sqlfl.planner.explain.caveats import caveats, client_words, join_words, protects
+from sqlfl.planner.explain.facts import caveats, client_words, join_words, protects
 from sqlfl.planner.explain.picture import picture
 from sqlfl.planner.explain.render import (
     JOINED,
@@ -76,7 +76,7 @@ def details(
     links: Mapping[str, str] = NO_LINKS,
 ) -> Document:
     """Return every message of each client with its size, and all SQL."""
-    privacy = () if report is None else report.sections
+    privacy = () if report is None else report.sections[not plan.protection :]
     told = "" if report is None else " ".join(report.assumptions)
     rest = tuple(note for note in caveats(plan) if note not in told)
     sections = (
@@ -98,7 +98,9 @@ def details(
         _border(plan, DOWN, "What the coordinator sends to the parties"),
         *([] if plan.at is None else [_staying(plan, plan.at)]),
         _symbols(plan),
-        Section("What protects it", (Notes(_protection(plan, report, links)),)),
+        Section(
+            "What protects it", (Notes(protects(plan, here=not links or HERE in links.values())),)
+        ),
         *privacy,
         Section("What is not protected", (Notes(rest),)),
     )
@@ -129,13 +131,6 @@ def _title(plan: FederatedPlan) -> str:
     purpose = plan.purpose.upper() if plan.look is None else f"{plan.look.word.upper()} OF"
     purpose = purpose if plan.tuning is None else "TUNE"
     return f"{purpose} MODEL {plan.name} ({plan.kind}); {WHERE}"
-
-
-def _protection(
-    plan: FederatedPlan, report: PrivacyReport | None, links: Mapping[str, str]
-) -> tuple[str, ...]:
-    here = not links or HERE in links.values()
-    return (*protects(plan, here=here), *(() if report is None else report.summary))
 
 
 # -- totals ---------------------------------------------------------------------------------------
@@ -315,9 +310,7 @@ def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tupl
             type_ = f" {plan.ucq.target_type}" if plan.ucq.target_type else ""
             rows.append(("target", f"{plan.ucq.target}{type_}, slot {slot.name}, at {held}"))
     if plan.at is not None:
-        clients = ", ".join(str(client) for client in plan.clients if not plan.crosses(client))
-        stays = f": what it exchanges with {clients} stays there" if clients else ""
-        rows.append(("coordinator", f"at {plan.at}{stays or ', which has no table here'}"))
+        rows.append(("coordinator", f"at {plan.at}"))
     if plan.algorithm:
         rows.append(("algorithm", plan.algorithm))
     if plan.tuning is not None:
@@ -332,10 +325,6 @@ def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tupl
     training = plan.options if isinstance(plan.options, TrainingOptions) else None
     if training is not None and training.network is not None:
         rows.append(("comm_seconds", _network(training.network)))
-    if training is not None and training.method.waits is not None:
-        late = f"after {training.method.waits:g} s a step goes on with what late parties have last "
-        late += "predicted; these are sent fewer messages, and the model depends on who was late"
-        rows.append(("stragglers", late))
     for identifier in plan.ucq.identifiers:
         rows.append(("identifier", identifier.name))
     if plan.into is not None:

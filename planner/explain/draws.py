@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from sqlfl.messages.disclosed import listed
 from sqlfl.planner.explain.card import upwards
-from sqlfl.planner.explain.setting import ReportSetting, features_of, listed
+from sqlfl.planner.explain.setting import ReportSetting, features_of
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.collusion import honest_slots
 from sqlfl.privacy.protection import BinomialSums
@@ -47,20 +48,25 @@ def _hidden(tables: int) -> str:
     return f"of the sums over all tables, {tables} tables' draws count as secret"
 
 
-def unclaimed(setting: ReportSetting) -> Iterator[str]:
-    """Yield why draws without noised gradients have no ε for the run."""
-    yield (
-        "Features: none over the run. Embeddings are drawn and summed in secret, but gradients are "
-        "exact: a row that is in one step moves its table's tower, as far as it likes, and every "
-        "later sum shows the tower, also the sums that the row itself is not in. With "
-        "noise_multiplier or epsilon gradients are clipped and noised, and there is an ε."
+NONE = (
+    "Features: none over the run, as gradients are exact: later sums show the towers that learned "
+    "from them."
+)
+
+
+def unclaimed(setting: ReportSetting) -> str:
+    """Return why draws without noised gradients have no ε for the run."""
+    why = (
+        "Embeddings are drawn and summed in secret, but a row that is in one step moves its "
+        "table's tower, as far as it likes, and every later sum shows the tower, also the sums "
+        "that the row itself is not in. With noise_multiplier or epsilon gradients are clipped and "
+        "noised, and there is an ε. With the towers held fixed, "
     )
     if setting.calibration is None:
-        yield (
-            "With the towers held fixed the draws alone have an ε, which is known once the join "
-            "is. It is no ε of a run, which trains them."
+        return (
+            f"{why}the draws alone have an ε, which is known once the join is. It is no ε of a "
+            "run, which trains them."
         )
-        return
     from sqlfl.privacy.accountant import epsilon_of
     from sqlfl.privacy.binomial import of_joined_row
 
@@ -77,9 +83,9 @@ def unclaimed(setting: ReportSetting) -> Iterator[str]:
     rounds, any_ = setting.calibration.rounds, setting.draws(setting.slots[0])
     assert any_ is not None
     event = of_joined_row(tuple(rounds.values()), any_.bins, any_.theta)
-    yield (
-        "With the towers held fixed, as if no gradient were taken of these rows, the draws alone "
-        f"would have (ε, δ) = {listed(told)}, against {setting.coalition()} together, and "
+    return (
+        f"{why}as if no gradient were taken of these rows, the draws alone would "
+        f"have (ε, δ) = {listed(told)}, against {setting.coalition()} together, and "
         f"({upwards(epsilon_of([event], delta))}, {delta:g}) where the rows of all tables change "
         "that one joined row is made of. That is no ε of the run, which trains the towers."
     )
@@ -93,22 +99,8 @@ def _alike(slots: Iterable[Slot], epsilons: dict[int, float]) -> dict[str, list[
     return groups
 
 
-def of_joined_rows(setting: ReportSetting) -> Iterator[str]:
-    """Yield the guarantee for a change of all features of a joined row, with noised gradients."""
-    for held in _joined_rows(setting):
-        yield (
-            "For changing the features of the rows of all tables that one joined row is made of, "
-            f"with {setting.fixed('the labels')} fixed: {held}, against the same."
-        )
-
-
-def in_short(setting: ReportSetting) -> Iterator[str]:
-    """The same, for the model's card."""
-    for held in _joined_rows(setting):
-        yield f"Features of all rows that one joined row is made of: {held}, against the same."
-
-
-def _joined_rows(setting: ReportSetting) -> Iterator[str]:
+def joined_rows(setting: ReportSetting) -> Iterator[str]:
+    """Yield the guarantee for all features of a joined row, with noised gradients."""
     if not setting.drawn or setting.calibration is None:
         return
     if set(setting.claims) != {slot.index for slot in setting.slots}:
@@ -122,15 +114,6 @@ def _joined_rows(setting: ReportSetting) -> Iterator[str]:
     )
     if isfinite(epsilon):
         yield f"({upwards(epsilon)}, {setting.privacy.delta:g})-DP"
-
-
-def alone(setting: ReportSetting) -> Iterator[str]:
-    """Against whom an ε of draws does not hold."""
-    if setting.telling == 0:
-        yield (
-            "Against another party, which knows its own draws and gets functions of the sums: none "
-            "for features. Without honest_parties any one of them is covered."
-        )
 
 
 def rests(setting: ReportSetting) -> Iterator[str]:

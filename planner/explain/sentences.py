@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from sqlfl.messages.disclosed import listed
 from sqlfl.planner.explain import draws
 from sqlfl.planner.explain.card import TRUSTED, upwards
+from sqlfl.planner.explain.facts import NOTHING, Fact, combined, nothing_leaves
 from sqlfl.planner.explain.setting import (
     PrivacyClaim,
     ReportSetting,
     Unit,
     derived,
     features_of,
-    listed,
     repeated,
     tables_of,
     unit_of,
@@ -33,12 +34,6 @@ def columns_seen(setting: ReportSetting) -> str:
     if setting.sketched:
         values = "random sums of the columns that are chosen, over the joined rows,"
     return f"keyed hashes of the join keys, the join graph, {values} and their weights."
-
-
-def columns_exact(setting: ReportSetting) -> str:
-    """Return why features have no guarantee."""
-    values = "exact random sums of" if setting.sketched else "the exact values of"
-    return f"the coordinator sees {values} the columns that are chosen, and which these are."
 
 
 def column_mechanism(setting: ReportSetting, slot: Slot) -> str:
@@ -85,8 +80,8 @@ def column_conditions(setting: ReportSetting) -> Iterator[str]:
 
 
 EVALUATED = (
-    "EVALUATE sends the true labels, and the loss of one row tells its label; "
-    "EVALUATE ... PRIVACY (label_epsilon = ...) noises them."
+    "EVALUATE sends true labels unless it has PRIVACY (label_epsilon = ...): one row's loss tells "
+    "its label."
 )
 LEARNT = (
     "keyed hashes of the join keys, the join graph, and exact predictions and gradients of each "
@@ -104,79 +99,85 @@ ALSO_SEEN = {
 """Kind of message -> what it additionally discloses to the coordinator."""
 
 
-def promises(setting: ReportSetting) -> tuple[str, ...]:
-    """Return the promises with their numbers: labels, features, then both together."""
+def guarantees(setting: ReportSetting) -> tuple[Fact, ...]:
+    """Return the guarantees with their numbers: labels, features, then both together."""
     if not setting.protection:
-        return (_nothing(setting),)
-    return (*_labels(setting), *_features(setting), *_both(setting), *_joined(setting))
+        return (Fact(f"{NOTHING} {_seen_labels(setting)}"),)
+    return (_labels(setting), *_features(setting), *_both(setting), *_joined(setting))
 
 
-def _nothing(setting: ReportSetting) -> str:
-    """Return the sentence for a run without PRIVACY."""
-    also = [words for kind, words in ALSO_SEEN.items() if kind in setting.kinds]
-    more = f" It also sees {'; '.join(also)}." if also else ""
-    return f"none: no differential privacy. {_seen_labels(setting)}{more}"
+def promises(setting: ReportSetting) -> tuple[str, ...]:
+    """Return the guarantees with all details."""
+    return tuple(item.text for item in guarantees(setting))
+
+
+def summary(setting: ReportSetting) -> tuple[str, ...]:
+    """Return the guarantees in short, and what none of them covers; for the model's card."""
+    leads = tuple(item.lead for item in guarantees(setting))
+    if not setting.protection:
+        return leads
+    rest = "Not protected: which rows there are and are joined; several runs together"
+    rest += f"; PREDICT. {EVALUATED}" if setting.training else "."
+    return (*leads, *beware(setting), rest)
 
 
 def _seen_labels(setting: ReportSetting) -> str:
     """Return what observers see of labels and features in a run without noise."""
     at = setting.plan.at
+    if not setting.plan.disclosures:
+        return nothing_leaves(str(at))
     learnt = draws.SEEN if setting.summed else columns_seen(setting) if setting.chosen else LEARNT
     learnt = learnt.replace("the join keys", "the others' join keys") if at else learnt
-    if not setting.plan.disclosures:
-        return f"Nothing leaves {at}, where all tables and the coordinator are."
+    also = [words for kind, words in ALSO_SEEN.items() if kind in setting.kinds]
+    more = f" It also sees {'; '.join(also)}." if also else ""
     if not setting.owners or not setting.plan.algorithm:
         seen = learnt.replace(" and gradients", "")
-        return f"The coordinator{f' is at {at}. It' if at else ''} sees {seen}"
+        return f"The coordinator{f' is at {at}. It' if at else ''} sees {seen}{more}"
     if at is None:
-        return f"The coordinator sees the labels in clear, {learnt}"
+        return f"The coordinator sees the labels in clear, {learnt}{more}"
     if setting.elsewhere:
-        told = f"the labels of {', '.join(setting.elsewhere)} in clear"
-        return f"The coordinator is at {at}, which sees {told}, {learnt}"
-    return f"{_at_labels(at)} {at} sees {learnt}"
-
-
-def _at_labels(at: str) -> str:
+        labels = f"the labels of {', '.join(setting.elsewhere)} in clear"
+        return f"The coordinator is at {at}, which sees {labels}, {learnt}{more}"
     return (
-        f"The coordinator is at {at}, whose labels are sent to nobody; the gradients that the "
-        "other parties get are sums over them, and may tell some."
+        f"The labels are sent to nobody: the coordinator is at {at}. {SUMS} It sees {learnt}{more}"
     )
+
+
+SUMS = "The gradients that the other parties get are sums over the labels, and may tell some."
 
 
 # -- labels ---------------------------------------------------------------------------------------
 
 
-def _labels(setting: ReportSetting) -> Iterator[str]:
-    epsilon, at = setting.label_epsilon, setting.plan.at
+def _labels(setting: ReportSetting) -> Fact:
+    epsilon, at, asked = setting.label_epsilon, setting.plan.at, setting.privacy
     if epsilon is None:
-        if setting.elsewhere:
-            whose = "" if at is None else f" of {', '.join(setting.elsewhere)}"
-            place = "" if at is None else f", which is at {at},"
-            yield f"Labels: none. The coordinator{place} sees the labels{whose} in clear."
-        else:
-            yield f"Labels: none. {_at_labels(str(at))}"
-        return
-    asked = setting.privacy
-    yield (
-        f"For changing {setting.label} with {setting.fixed('the features')} fixed, all that "
-        f"leaves its client in {_doing(setting)} is ({upwards(epsilon)}, 0)-DP, against "
-        f"{setting.readers()} together. The label is noised once, by its owner "
-        f"({setting.label_mechanism}), and all that is "
-        f"{'trained' if setting.training else 'measured'} is "
-        "made of the noised one."
-        + (
-            f" Of {setting.classes} classes, this mechanism's label_epsilon = "
-            f"{asked.label_epsilon:g} "
-            f"is ε = {upwards(epsilon)}."
-            if epsilon != asked.label_epsilon
-            else ""
-        )
+        if not setting.elsewhere:
+            nobody = f"Labels: none, but they are sent to nobody: the coordinator is at {at}."
+            return Fact(nobody, SUMS)
+        place = "" if at is None else f", which is at {at},"
+        whose = "them" if at is None else f"those of {', '.join(setting.elsewhere)}"
+        return Fact(f"Labels: none, the coordinator{place} sees {whose} in clear.")
+    lead = (
+        f"Labels: ({upwards(epsilon)}, 0)-DP for {setting.label.alone}, against "
+        f"{setting.readers()}; drawn again where "
+        f"{'its label' if all(setting.labelled.values()) else 'anything in its row'} changes."
     )
-    yield _again(setting, epsilon)
-
-
-def _doing(setting: ReportSetting) -> str:
-    return "training" if setting.training else "this evaluation"
+    details = (
+        f"That holds with {setting.fixed('the features')} fixed, of all that leaves its client in "
+        f"{'training' if setting.training else 'this evaluation'}, and against these together. "
+        f"The label is noised once, by its owner ({setting.label_mechanism}), and all that is "
+        f"{'trained' if setting.training else 'measured'} is made of the noised one."
+    )
+    if epsilon != asked.label_epsilon:
+        details += (
+            f" Of {setting.classes} classes, this mechanism's label_epsilon = "
+            f"{asked.label_epsilon:g} is ε = {upwards(epsilon)}."
+        )
+    again = _again(setting, epsilon)
+    if setting.fleeting:
+        return Fact(f"{lead} {again}", details)
+    return Fact(lead, f"{details} {again}")
 
 
 def _again(setting: ReportSetting, epsilon: float) -> str:
@@ -213,58 +214,81 @@ def _drawn_by(setting: ReportSetting) -> str:
 # -- features -------------------------------------------------------------------------------------
 
 
-def _features(setting: ReportSetting) -> Iterator[str]:
-    if setting.protection.predictions and not setting.protection.features:
-        yield from draws.unclaimed(setting)
-        return
+def _features(setting: ReportSetting) -> Iterator[Fact]:
     if not setting.protection.features:
-        if setting.chosen:
-            exact = columns_exact(setting)
-            yield f"Features: none. No noise is added to anything but labels: {exact}"
-            return
-        seen = "predictions and gradients" if setting.training else "predictions"
-        seen = f"{seen} of each block, of one row" if not setting.summed else (
-            "sums of all tables' embeddings, of one joined row"
-        )  # fmt: skip
-        yield (
-            "Features: none. No noise is added to anything but labels: the coordinator sees exact "
-            f"{seen} exact functions of its features."
-        )
+        if setting.protection.predictions:
+            yield Fact(draws.NONE, draws.unclaimed(setting))
+        else:
+            yield _exact(setting)
         return
     if not setting.protection.statistics:
-        yield (
-            "Features: none, though gradients are clipped and noised. The means, scales and "
-            "categories by which features are encoded are exact (statistics = 'none'), and a "
-            "change of one row moves them. With bounds of the features (feature_bounds), or "
-            "statistics = 'noised', there is an ε."
+        yield Fact(
+            "Features: none, as statistics = 'none': means, scales and categories are exact.",
+            "Features are encoded by these, and a change of one row moves them, though gradients "
+            "are clipped and noised. With bounds of the features (feature_bounds), or "
+            "statistics = 'noised', there is an ε.",
         )
         return
-    for claim, slots in setting.claimed(setting.slots).items():
-        yield _of_features(setting, claim, features_of(slots, setting.plan.ucq.slots))
+    for number, (claim, slots) in enumerate(setting.claimed(setting.slots).items()):
+        unit = features_of(slots, setting.plan.ucq.slots)
+        if number:
+            held = f"Features: {_pair(claim)} for {unit.alone}, against the same."
+            yield Fact(held, "That holds in the same way.")
+        else:
+            yield _of_features(setting, claim, unit)
     if not setting.together:
-        yield (
-            "Against anyone who sees more than these: none for features. The coordinator "
-            "sees exact predictions of each row (predictions = 'exact'), the parties get exact "
-            "sums of these, and history and metrics are made of them. predictions = 'gaussian' "
-            "noises them."
+        yield Fact(
+            "Features: none against the coordinator and the other parties, or in the metrics.",
+            "The coordinator sees exact predictions of each row (predictions = 'exact'), the "
+            "parties get exact sums of these, and history and metrics are made of them. "
+            "predictions = 'gaussian' noises them.",
         )
     if setting.drawn and setting.claims:
-        yield from (*draws.of_joined_rows(setting), *draws.alone(setting))
+        for held in draws.joined_rows(setting):
+            yield Fact(
+                f"Features of all rows that one joined row is made of: {held}, against the same.",
+                f"That holds with {setting.fixed('the labels')} fixed.",
+            )
+        if setting.telling == 0:
+            yield Fact(
+                "Features: none against another party, which knows its own draws and gets "
+                "functions of the sums.",
+                "Without honest_parties any one of them is covered.",
+            )
 
 
-def _of_features(setting: ReportSetting, claim: PrivacyClaim, unit: Unit) -> str:
-    fixed = f"For changing {unit} with {setting.fixed('the labels')} fixed"
-    held = _pair(claim)
+def _exact(setting: ReportSetting) -> Fact:
+    """Return the sentences on features of a run that noises labels alone."""
+    if setting.chosen:
+        exact = f"{'random sums' if setting.sketched else 'values'} of chosen columns"
+        details = "The coordinator sees them, and which columns these are."
+    elif setting.summed:
+        exact = "sums of embeddings"
+        details = "The coordinator sees those of all tables: of one joined row they are exact "
+        details += "functions of its features."
+    else:
+        exact = f"predictions{' and gradients' * setting.training}"
+        details = "The coordinator sees those of each block: of one row they are exact functions "
+        details += "of its features."
+    return Fact(f"Features: none, {exact} are exact.", details)
+
+
+def _of_features(setting: ReportSetting, claim: PrivacyClaim, unit: Unit) -> Fact:
+    lead = (
+        f"Features: {_pair(claim)}{',' * (claim.epsilon is None)} for {unit.alone}, against "
+        f"{setting.coalition() if setting.together else ONLY_PARAMETERS}."
+    )
+    fixed = f"That holds with {setting.fixed('the labels')} fixed, of the released parameters"
     statistics = (
         "features are encoded by public bounds"
         if isinstance(setting.protection.statistics, PublicBounds)
         else "the noised statistics, by which features are encoded, are counted in that"
     )
     if not setting.together:
-        return (
-            f"{fixed}, the released parameters, the intercept among them, are {held}; "
-            f"{statistics}, and the noise covers the effect of a row on the gradients of other "
-            "tables. This holds against someone who sees nothing but the parameters."
+        return Fact(
+            lead,
+            f"{fixed}, the intercept among them; {statistics}, and the noise covers the effect of "
+            "a row on the gradients of other tables.",
         )
     made = "predictions, gradients, and what is made of them: the intercept"
     if setting.drawn:
@@ -275,12 +299,14 @@ def _of_features(setting: ReportSetting, claim: PrivacyClaim, unit: Unit) -> str
     if setting.solved:
         made = "moments of columns, and what is made of them: the weights"
         rest = "the intercept, history, estimates"
-    return (
-        f"{fixed}, the released parameters, and all that leaves its "
-        f"{setting.releasing} in training "
-        f"({made}, {rest}), are {held}; {statistics}. This holds against "
-        f"{setting.coalition()} together."
+    return Fact(
+        lead,
+        f"{fixed} and of all that leaves its {setting.releasing} in training ({made}, {rest}), and "
+        f"against these together; {statistics}.",
     )
+
+
+ONLY_PARAMETERS = "those who see nothing but the parameters"
 
 
 def _pair(claim: PrivacyClaim, more: float = 0.0) -> str:
@@ -290,29 +316,29 @@ def _pair(claim: PrivacyClaim, more: float = 0.0) -> str:
     return f"({upwards(claim.epsilon + more)}, {claim.delta:g})-DP"
 
 
-def _both(setting: ReportSetting) -> Iterator[str]:
+def _both(setting: ReportSetting) -> Iterator[Fact]:
     """Yield the guarantee for rows that have both features and a label."""
     epsilon = setting.label_epsilon
-    if epsilon is None:
-        return
-    for slot in setting.slots:
+    for slot in setting.slots if epsilon is not None else ():
         if slot.target and slot.index in setting.claims:
-            whom = "the same" if setting.together else "someone who sees nothing but the parameters"
-            yield (
-                f"For changing both the features and the label of "
-                f"{unit_of(slot, setting.plan.ucq.slots)} with "
-                f"{setting.fixed()} fixed: "
-                f"{_pair(setting.claims[slot.index], epsilon)}, against {whom}."
+            held = _pair(setting.claims[slot.index], epsilon or 0.0)
+            unit = unit_of(slot, setting.plan.ucq.slots)
+            yield Fact(
+                f"Label and features of {unit}: {held}, against {_whom(setting)}.",
+                f"That holds with {setting.fixed()} fixed.",
             )
 
 
-def _joined(setting: ReportSetting) -> Iterator[str]:
+def _whom(setting: ReportSetting) -> str:
+    return "the same" if setting.together else ONLY_PARAMETERS
+
+
+def _joined(setting: ReportSetting) -> Iterator[Fact]:
     """Yield the guarantee for a person who has a row in each table."""
     for held in _of_joined_row(setting):
-        whom = "the same" if setting.together else "someone who sees nothing but the parameters"
-        yield (
-            "For changing all rows that one joined row is made of, one of each table, as a person "
-            f"has who is in each, with {setting.fixed()} fixed: {held}, against {whom}."
+        yield Fact(
+            f"A whole joined row, as of a person in each table: {held}, against {_whom(setting)}.",
+            f"Its rows, one of each table, change together, with {setting.fixed()} fixed.",
         )
 
 
@@ -338,92 +364,6 @@ def _of_joined_row(setting: ReportSetting) -> Iterator[str]:
     else:
         epsilon, delta = joined
         yield f"{_pair(PrivacyClaim(epsilon, delta), label or 0.0)} {part}"
-
-
-# -- in short -------------------------------------------------------------------------------------
-
-
-def summary(setting: ReportSetting) -> tuple[str, ...]:
-    """Return a sentence for labels, one for features, and one for what neither covers; for the
-    model's card.
-    """
-    if not setting.protection:
-        return promises(setting)
-    rest = "Not protected: which rows there are and are joined; several runs together"
-    if setting.training:
-        rest += "; PREDICT; EVALUATE, where one row's loss tells its label (EVALUATE ... PRIVACY "
-        rest += "(label_epsilon = ...) noises it)"
-    rest += "."
-    held = (
-        _label_in_short(setting), *_features_in_short(setting), *_both_in_short(setting),
-        *_joined_in_short(setting),
-    )  # fmt: skip
-    again = (
-        (_again(setting, setting.label_epsilon),)
-        if setting.label_epsilon and setting.fleeting
-        else ()
-    )
-    return (*held, *again, *beware(setting), rest)
-
-
-def _label_in_short(setting: ReportSetting) -> str:
-    epsilon = setting.label_epsilon
-    if epsilon is not None:
-        keyed = all(setting.labelled.values())
-        return (
-            f"Labels: ({upwards(epsilon)}, 0)-DP for {setting.label.alone}, against "
-            f"{setting.readers()}; "
-            f"drawn again where {'its label' if keyed else 'anything in its row'} changes."
-        )
-    if setting.elsewhere:
-        return "Labels: none, the coordinator sees them in clear."
-    return f"Labels: none, but they are sent to nobody: the coordinator is at {setting.plan.at}."
-
-
-def _features_in_short(setting: ReportSetting) -> Iterator[str]:
-    if not setting.protection.features:
-        yield f"Features: none, {_exact(setting)}."
-    elif not setting.protection.statistics:
-        yield "Features: none, as statistics = 'none': means, scales and categories are exact."
-    held = ", ".join(
-        f"{_pair(claim)}{',' * (claim.epsilon is None)} for "
-        f"{features_of(slots, setting.plan.ucq.slots).alone}"
-        for claim, slots in setting.claimed(setting.slots).items()
-    )
-    if held:
-        whom = (
-            setting.coalition() if setting.together else "those who see nothing but the parameters"
-        )
-        yield f"Features: {held}, against {whom}."
-    yield from draws.in_short(setting)
-    if setting.claims and not setting.together:
-        yield "Features: none against the coordinator and the other parties, or in the metrics."
-
-
-def _exact(setting: ReportSetting) -> str:
-    if setting.chosen:
-        return f"{'random sums' if setting.sketched else 'values'} of chosen columns are exact"
-    if setting.drawn:
-        return "as gradients are exact: later sums show the towers that learned from them"
-    if setting.summed:
-        return "sums of embeddings are exact"
-    return f"predictions{' and gradients' * setting.training} are exact"
-
-
-def _both_in_short(setting: ReportSetting) -> Iterator[str]:
-    epsilon = setting.label_epsilon
-    for slot in setting.slots if epsilon is not None else ():
-        if slot.target and slot.index in setting.claims:
-            held = _pair(setting.claims[slot.index], epsilon or 0.0)
-            whom = "the same" if setting.together else "those who see nothing but the parameters"
-            unit = unit_of(slot, setting.plan.ucq.slots)
-            yield f"Label and features of {unit}: {held}, against {whom}."
-
-
-def _joined_in_short(setting: ReportSetting) -> Iterator[str]:
-    whom = "the same" if setting.together else "those who see nothing but the parameters"
-    for held in _of_joined_row(setting):
-        yield f"A whole joined row, as of a person in each table: {held}, against {whom}."
 
 
 # -- what it rests on -----------------------------------------------------------------------------
@@ -464,11 +404,7 @@ def _rows(setting: ReportSetting) -> Iterator[str]:
     at = setting.plan.at
     if at in setting.parties:
         yield f"The coordinator's party, {at}, knows its own rows: of these it learns nothing new."
-    if setting.plan.combining:
-        yield (
-            f"{listed(setting.plan.combining)}: a party that combines its clients is one domain of "
-            "trust. What they hand to it is not noised; what leaves it is, once."
-        )
+    yield from (fact.text for fact in combined(setting.plan))
     made = [f"{slot.name} ({', '.join(tables_of(slot))})" for slot in slots if derived(slot)]
     if made:
         yield (

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from sqlglot import exp
 
 from sqlfl.contract.privacy_specification import RoundNoise
+from sqlfl.messages.disclosed import listed
 from sqlfl.options.privacy import Privacy
 from sqlfl.planner.explain.card import upwards
 from sqlfl.planner.federated.method_spec import spec_of
@@ -115,12 +116,6 @@ def repeated(slots: Iterable[Slot]) -> tuple[str, ...]:
         for parts in dict.fromkeys(_paths(fragment.select))
     )
     return tuple(dict.fromkeys(table for (_, table), count in counts.items() if count > 1))
-
-
-def listed(words: Iterable[str]) -> str:
-    """'a, b and c'."""
-    items = list(words)
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def _paths(select: exp.Select) -> Iterable[tuple[str, ...]]:

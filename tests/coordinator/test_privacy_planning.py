@@ -112,9 +112,9 @@ def test_traffic_is_what_explain_says(plain: tuple[sqlfl.Federation, Tap]) -> No
              for name in ("clinic", "lab")}  # fmt: skip
     assert_disclosed(plan, recorded, homes)  # type: ignore[arg-type]
     said = " ".join(str(plan).split())
-    assert "leaves its client in this evaluation is (1, 0)-DP" in " ".join(
-        str(plan.details).split()
-    )
+    details = " ".join(str(plan.details).split())
+    assert "Labels: (1, 0)-DP for one row of" in details
+    assert "of all that leaves its client in this evaluation" in details
     assert "drawn anew in each session" in said
     assert "labels are in clear" not in said
 
@@ -221,7 +221,9 @@ def test_what_evaluate_tells_is_said_where_people_look(
         assert words in " ".join(shown.split())
     assert "those of one row tell its label" not in " ".join(str(fed.explain(text)).split())
     assert "one row's loss tells its label" in " ".join(repr(fed.model("m")).split())
-    assert "EVALUATE ... PRIVACY (label_epsilon = ...)" in " ".join(repr(fed.model("m")).split())
+    assert "EVALUATE sends true labels unless it has PRIVACY (label_epsilon = ...)" in " ".join(
+        repr(fed.model("m")).split()
+    )
     for row in (85, 90, 101):
         one = f"{ILL} WHERE v.id = {row}"
         (found,) = fed.sql(f"EVALUATE MODEL m FROM ({one})").arrow().to_pylist()

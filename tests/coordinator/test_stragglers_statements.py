@@ -276,7 +276,7 @@ def test_it_is_listed_where_it_is_given(database: Open) -> None:
             plan = fed.explain(query)
             told = " ".join(str(plan.details).split())
             assert ("After 30 s a step goes on without late parties" in str(plan)) is there
-            assert ("after 30 s a step goes on with what late parties" in told) is there
+            assert ("It takes what these have last predicted" in told) is there
             assert ("stragglers = '30 s'" in told) is there
 
 

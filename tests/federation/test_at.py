@@ -133,14 +133,15 @@ def test_the_text_on_privacy_tells_who_saw_labels(federations: Federations) -> N
             assert dict(fed.sql("DESCRIBE MODEL m").fetchall())["privacy"] == text
             texts[at] = " ".join(text.split())
     assert texts[None].startswith(
-        "none: no differential privacy. The coordinator sees the labels in clear, keyed hashes of "
-        "the join keys, the join graph, and exact predictions and gradients of each block. It also "
+        "No noise is added: nothing here is differentially private. The coordinator sees the "
+        "labels in clear, keyed hashes of the join keys, the join graph, and exact predictions and "
+        "gradients of each block. It also "
     )
     of_each = "means, variances and counts of categories of each of a table's databases"
     assert of_each in texts[None]  # the lab has two
     assert "second moments of each of a table's databases" in texts["Clinic"]
     assert "also sees" not in texts["lab"]  # these stay with it
-    assert "The coordinator is at clinic, whose labels are sent to nobody" in texts["Clinic"]
+    assert "The labels are sent to nobody: the coordinator is at clinic." in texts["Clinic"]
     assert "labels in clear" not in texts["Clinic"]
     assert "may tell some" in texts["Clinic"]  # gradients are made of labels
     assert "at lab, which sees the labels of clinic in clear, keyed hashes" in texts["lab"]
@@ -155,7 +156,9 @@ def test_labels_of_two_parties(database: Open) -> None:
             "TRAIN MODEL m USING linear_regression TARGET y "
             "FROM (SELECT x, y FROM a.t UNION ALL SELECT x, y FROM b.t)"
         )
-        assert "at a, which sees the labels of b in clear" in str(fed.model("m").privacy)
+        assert "at a, which sees the labels of b in clear" in " ".join(
+            str(fed.model("m").privacy).split()
+        )
         labels = [(r["party"], r["crosses"]) for r in records(fed) if r["kind"] == "labels"]
         assert labels == [("a", False), ("b", True)]
 

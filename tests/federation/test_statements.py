@@ -83,7 +83,7 @@ def test_a_model_tells_how_it_was_made(fed: sqlfl.Federation) -> None:
     assert tuple(model.features) == ("age", "club", "size")
     assert model.sql.strip() == text
     assert {"rows", "loss", "accuracy", "auc", "log_loss"} <= set(model.metrics)
-    assert "no differential privacy" in str(model.privacy)
+    assert "nothing here is differentially private" in str(model.privacy)
     assert {release.epsilon for release in model.privacy.releases} == {None}
     assert "logistic_regression" in repr(model)
     assert "<" in model._repr_html_()

@@ -320,7 +320,7 @@ def test_the_report_claims_what_was_asked(database: Open, mechanism: str) -> Non
     said = f"at most 5 choices by scores with {mechanism.capitalize()} noise"
     assert said in columns.mechanism
     assert "values clipped to 0.5, residuals to 6" in columns.mechanism
-    assert "no differential privacy" not in str(report)
+    assert "nothing here is differentially private" not in str(report)
     text = " ".join(str(report).split())
     assert "choices of columns, random sums of these, and what is made of them" in text
     assert "predictions" not in text.replace("PREDICT", "")

@@ -197,12 +197,13 @@ def test_the_report_says_that_the_party_is_one_domain_of_trust(database: Open) -
         fed.sql(text)
         texts = (str(plan.details), str(fed.model("m").privacy))
         for shown in (" ".join(text.split()) for text in texts):
-            assert "shop and crm: a party that combines its clients is one domain" in shown
+            assert "The databases of shop and crm are one domain of trust" in shown
             assert "all that leaves its client or party in training" in shown
             assert "at each client" not in shown
-        assert "they are one domain of trust" in " ".join(str(plan.details).split())
         assert "shop (shop/0, shop/1)" in str(plan.details)
-        assert "shop and crm combine their databases" in " ".join(str(plan).split())
+        assert "The databases of shop and crm are one domain of trust" in " ".join(
+            str(plan).split()
+        )
 
 
 # -- one client to the coordinator -----------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_without_privacy_the_features_come_back(database: Open) -> None:
     own = x[attack.owners(view, attack.labels(x))]
     np.testing.assert_allclose(found, own, rtol=0, atol=FLOAT32)
     assert claimed(report, "predictions") == [None]
-    assert "no differential privacy" in str(report)
+    assert "nothing here is differentially private" in str(report)
 
 
 def test_with_exact_predictions_they_come_back_whatever_the_parameters_noise(

@@ -137,7 +137,7 @@ def test_a_model_is_bit_equal_to_that_of_attached_parties(place: Place, database
     assert model.history.column("train_loss").equals(own.history.column("train_loss"))
     assert "The coordinator reaches lab over TLS: it sees its messages alone." in short
     assert "clinic runs in the coordinator's process" in short
-    assert "As a party it also has the federation's secret, and so can test guesses" in said
+    assert "As a party clinic also has the parties' secret, and so can test guesses" in said
 
 
 # -- who does not come in --------------------------------------------------------------------------

@@ -115,12 +115,12 @@ def check_nothing_is_claimed(plan: FederatedPlan, report: PrivacyReport) -> None
         if release.kind != "labels":
             assert (release.epsilon, release.delta, release.pending) == (None, None, False)
             assert release.protection == "none"
-    assert "Features: none over the run." in text
+    assert "Features: none over the run, as gradients are exact" in text
     assert "later sum" in text
-    assert "For changing the features" not in text
+    assert "Features: (" not in text
     labels = plan.privacy is not None and plan.privacy.labels
     assert ("-DP" in text) == labels
-    assert "Features: none, as gradients are exact" in report.short
+    assert "Features: none over the run" in report.short
     assert "(4," not in report.short
 
 
@@ -164,7 +164,7 @@ def test_noised_gradients_have_one(way: str) -> None:
         assert asked is not None
         report = reported(plan, done)
         bounded = asked.statistics == "bounds"
-        assert ("For changing the features" in told(report)) == bounded
+        assert ("Features: (" in told(report)) == bounded
         assert ("though gradients are clipped and noised" in told(report)) == (not bounded)
         long, short = (
             set(re.findall(r"\(\S+, \S+\)-DP", " ".join(texts)))
@@ -193,7 +193,7 @@ def test_numbers_are_those_of_the_account() -> None:
     assert {r.epsilon for r in sums} == set(account.epsilons.values())
     assert "a draw of Binomial(4, ½ + 0.05 h), h in [-1, 1]" in sums[0].mechanism
     assert "at most 12 draws" in sums[0].mechanism
-    assert "For changing the features of the rows of all tables" in told(report)
+    assert "Features of all rows that one joined row is made of: (" in told(report)
     beside = sum(len(events) for events in account.events.values())
     assert beside == 2 * len(account.events)
 
@@ -205,7 +205,7 @@ def against(honest: int | None, at: str | None = None) -> tuple[str, bool]:
     """Whom it holds against, and whether other parties alone are among them."""
     privacy = private(**WAYS["noised gradients"], honest_parties=honest)
     report = reported(plan_of(privacy, at), True)
-    found = re.search(r"This holds against (.*?) together\.", told(report))
+    found = re.search(r"Features: .*?, against (.*?)\.", told(report))
     assert found is not None
     others = [r for r in report.releases if (r.kind, r.observer) == (NUMBERS[0], "other parties")]
     assert len({r.delta for r in others}) == 1
@@ -228,7 +228,7 @@ def test_whom_an_epsilon_holds_against() -> None:
 
 def test_who_is_not_covered_is_told() -> None:
     report = reported(plan_of(private(**WAYS["a budget"], honest_parties=3)), True)
-    assert "Against another party, which knows its own draws" in told(report)
+    assert "Features: none against another party, which knows its own draws" in told(report)
     (other,) = [r for r in report.releases if (r.kind, r.observer) == (NUMBERS[0], "other parties")]
     assert other.note == "a party knows its own draws, so that this ε does not hold against it"
     text = " ".join(report.assumptions)
@@ -272,7 +272,7 @@ def test_without_noise_sums_are_exact() -> None:
         "exact, of each joined row over all tables",
     )
     labels = reported(plan_of(Privacy(**LABELS, label_classes=("false", "true"))), True)
-    assert "exact sums of all tables' embeddings" in told(labels)
+    assert "of one joined row they are exact functions of its features" in told(labels)
     assert "Features: none, sums of embeddings are exact." in labels.short
 
 

@@ -439,18 +439,18 @@ def test_the_place_of_the_coordinator_is_said() -> None:
     assert "coordinator at" not in free
     assert "labels are in clear at the coordinator" in free
     labels = said(plans.train(plans.flights(), "logistic_regression", at="airline"))
-    assert "coordinator at airline: what it exchanges with airline/0 stays there" in labels
-    assert "airline learns of the other parties all that this text says" in labels
+    assert "coordinator runs at airline: what airline sends it stays there" in labels
+    assert "airline learns what is said here of the coordinator" in labels
     assert "can test guesses of the values behind the tags" in labels
     assert "airline can tell which of its own rows are joined with which rows" in labels
     assert "The labels of airline do not leave it." in labels
     assert "labels are in clear at the coordinator" not in labels
-    assert "may tell a client the labels of its rows" in labels
+    assert "sums of label residuals for its rows, which may tell their labels" in labels
     other = said(plans.train(plans.flights(), "logistic_regression", at="meteo"))
     assert "labels are in clear at the coordinator" in other
     assert "do not leave it" not in other
     absent = said(plans.train(plans.flights(), "logistic_regression", at="bank"))
-    assert "coordinator at bank, which has no table here" in absent
+    assert "coordinator runs at bank, which has no table here" in absent
     assert "which of its own rows" not in absent
     plan = explain(plans.train(plans.flights(), "logistic_regression", at="bank"))
     assert "Nothing: no table of bank takes part." in str(plan.details)
@@ -498,7 +498,7 @@ def test_where_all_tables_are_the_coordinators_partys_nothing_crosses() -> None:
     )
     made = plans.train(replace(ucq, slots=own), "logistic_regression", at="airline")
     assert made.disclosures == ()
-    assert "Nothing crosses a border: all tables are airline's" in said(made)
+    assert "Nothing leaves airline, where all tables and the coordinator are" in said(made)
     assert "Not protected" not in said(made)
 
 

@@ -133,16 +133,18 @@ def check(plan: FederatedPlan, report: PrivacyReport) -> None:
             assert release.epsilon <= asked.epsilon * (1 + 1e-9), release
         assert str(release.protection) != "none" or "ε" not in release.mechanism + release.note
     featured = asked.features and asked.statistics != "none"
-    assert ("For changing the features" in text) == featured
+    assert ("Features: (" in text) == featured
     assert ("nothing but the parameters" in text) == (featured and asked.predictions == "exact")
-    assert ("For changing the label" in text) == asked.labels
-    assert ("both the features and the label" in text) == (asked.labels and featured)
+    assert ("Labels: (" in text) == asked.labels
+    assert ("Label and features of" in text) == (asked.labels and featured)
     assert ("-DP" in text) == (asked.labels or featured)
-    assert ("no differential privacy" in text) == (plan.privacy is None)
-    assert ("Features: none" in text) == (not featured and plan.privacy is not None)
+    assert ("nothing here is differentially private" in text) == (plan.privacy is None)
+    unclaimed = not featured or asked.predictions == "exact"
+    assert ("Features: none" in text) == (unclaimed and plan.privacy is not None)
     stays = "sent to nobody" in text
     assert stays == (plan.at is not None and not asked.labels)
-    assert ("labels in clear" in text) == (not asked.labels and not stays)
+    seen = "labels in clear" in text or "Labels: none, the coordinator" in text
+    assert seen == (not asked.labels and not stays)
     check_short(report, featured)
     assert report.noised == (
         *(["labels"] if asked.labels else []),
@@ -262,13 +264,10 @@ def test_what_is_fixed_is_said() -> None:
     assert "with the join graph and the labels fixed" in text
     both = replace(privacy, label_epsilon=1.0, label_classes=CLASSES)
     text = " ".join(str(expected_report(plan_of(both))).split())
-    assert (
-        "the label of one row of f (airline.flights) with the join graph and the features" in text
-    )
-    assert (
-        "both the features and the label of one row of f (airline.flights) with the join graph"
-        in text
-    )
+    assert "Labels: (1, 0)-DP for one row of f (airline.flights), against" in text
+    assert "That holds with the join graph and the features fixed" in text
+    both = "Label and features of one row of f (airline.flights): (3, 1e-06)-DP, against the same."
+    assert f"{both} That holds with the join graph fixed." in text
 
 
 def test_labels_that_are_drawn_anew_in_each_session() -> None:

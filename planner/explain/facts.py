@@ -1,18 +1,18 @@
-"""Sentences of EXPLAIN about what a plan protects and what it does not.
+"""Facts about what a plan protects and what it does not: one sentence for each, in one place.
 
-Diagnostics have sentences about what they disclose in addition to EVALUATE and PREDICT.
+EXPLAIN and the model's card show a fact's lead. EXPLAIN (VERBOSE) and the privacy report show its
+details too. Diagnostics disclose more than EVALUATE and PREDICT, which has sentences of its own.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from sqlfl.base.sanitize import listed
 from sqlfl.contract.schema import ENDS
 from sqlfl.contract.transforms import AUTO
-from sqlfl.messages.disclosed import fitted_by
-from sqlfl.messages.disclosed import listed as with_and
+from sqlfl.messages.disclosed import fitted_by, listed
 from sqlfl.models.kinds import kind_of
 from sqlfl.options.diagnostics import (
     Check,
@@ -21,9 +21,100 @@ from sqlfl.options.diagnostics import (
     Inference,
     SkewOptions,
 )
+from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.explain.card import TRUSTED
 from sqlfl.planner.federated.plan import JOIN, FederatedPlan
 from sqlfl.privacy.protection import Protection
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A sentence, and sentences that say more of the same."""
+
+    lead: str
+    details: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.lead} {self.details}".rstrip()
+
+
+NOTHING = "No noise is added: nothing here is differentially private."
+ROWS_JOINED = (
+    "Each party gets which of its rows join, how often, and how many joined rows there are."
+)
+
+
+def nothing_leaves(at: str) -> str:
+    return f"Nothing leaves {at}, where all tables and the coordinator are."
+
+
+def hashed_keys(plan: FederatedPlan) -> Fact:
+    return Fact(
+        "Join keys leave as keyed hashes: whoever has the parties' secret can test guesses.",
+        f"These are AES-256-CMAC tags under a key of this {'run' if plan.join is None else 'join'},"
+        " which follows from that secret.",
+    )
+
+
+def in_process(parties: str) -> str:
+    return f"{parties} in the coordinator's process: whoever holds it can read everything there."
+
+
+def placed(plan: FederatedPlan) -> Fact | None:
+    """Return the consequences of the coordinator's place; None if it is at no party."""
+    at = plan.at
+    if at is None:
+        return None
+    if all(client.party.lower() != at.lower() for client in plan.databases):
+        return Fact(f"The coordinator runs at {at}, which has no table here.", _SECRET.format(at))
+    return Fact(
+        f"The coordinator runs at {at}: what {at} sends it stays there, and {at} learns what is "
+        "said here of the coordinator.",
+        _SECRET.format(at),
+    )
+
+
+_SECRET = (
+    "As a party {0} also has the parties' secret, and so can test guesses of the values behind the "
+    "tags that it gets."
+)
+
+
+def residuals(plan: FederatedPlan) -> str:
+    noised = "noised " * bool(plan.protection.labels)
+    return (
+        f"Each party gets sums of {noised}label residuals for its rows, which may tell their "
+        f"{noised}labels."
+    )
+
+
+def stragglers(plan: FederatedPlan) -> Iterator[Fact]:
+    training = plan.options if isinstance(plan.options, TrainingOptions) else None
+    if training is not None and training.method.waits is not None:
+        yield Fact(
+            f"After {training.method.waits:g} s a step goes on without late parties: the model "
+            "depends on who was late.",
+            "It takes what these have last predicted, and sends them fewer messages.",
+        )
+
+
+def combined(plan: FederatedPlan) -> Iterator[Fact]:
+    """Yield a fact on parties that combine their clients."""
+    if not plan.combining:
+        return
+    summed = "; what is noised is noised after that, once" if plan.protection.features else ""
+    trained = f"sums over their rows are made of all of them before they leave{summed}, and "
+    alike = ", and takes rows of two of them for different ones" * plan.merges
+    yield Fact(
+        f"The databases of {listed(plan.combining)} are one domain of trust: what they hand to "
+        "their party is neither counted nor noised.",
+        f"They are one client to the coordinator: {trained * bool(plan.algorithm)}it is not told "
+        f"which of them has a row{alike}. To their party they send all that one client works out "
+        "of its rows, and categories as keyed hashes. Only names and types, before there is a "
+        "plan, are asked of each for itself.",
+    )
+
 
 ROTATED = (
     "Not protected: of every active row the coordinator gets a number for each encoded column of "
@@ -142,7 +233,6 @@ def client_words(plan: FederatedPlan) -> str | None:
     return None
 
 
-NOTHING = "No noise is added: nothing here is differentially private."
 STATISTICS = (
     "For slots of several clients, each client's statistics leave within public bounds and noised, "
     "every row counted once. Names of categories leave as HMAC-SHA256 tags that all clients of the "
@@ -162,14 +252,8 @@ def protects(plan: FederatedPlan, *, here: bool = True) -> tuple[str, ...]:
     if "ranges" in kinds:
         sent = f"Of features, {_ranges(plan)} leave, for TRANSFORM."
     notes = [f"{sent} The tables above list all that leaves a party."]
-    if any(disclosure.kind == "join_keys" for disclosure in plan.disclosures):
-        notes.append(
-            "Join keys leave as AES-256-CMAC tags under a key derived for this "
-            f"{'run' if plan.join is None else 'join'} from the federation's secret. Whoever has "
-            "that key can test guesses."
-            + " In one process every party and the coordinator share memory: there it is "
-            "discipline, not protection." * here
-        )
+    if "join_keys" in kinds:
+        notes += [hashed_keys(plan).text, *[in_process("Parties may run")] * here]
     if plan.disclosures and any(item.kind == "labels" for item in plan.staying):
         notes.append(f"The labels of {plan.at} do not leave it.")
     return tuple(notes) if plan.protection else (*notes, NOTHING)
@@ -184,7 +268,7 @@ def _ranges(plan: FederatedPlan) -> str:
         ("means", "impute" in functions),
         ("points of curves", AUTO in functions),
     )
-    return with_and(words for words, sent in parts if sent)
+    return listed(words for words, sent in parts if sent)
 
 
 LASTING = (
@@ -249,7 +333,7 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         )
     notes += _into(plan)
     notes += _unions(plan, kinds)
-    notes += _combined(plan)
+    notes += [fact.text for fact in (*combined(plan), *stragglers(plan))]
     notes += [
         TRUSTED,
         "Each client's snapshot is consistent (one transaction); the parties have no common "
@@ -271,16 +355,12 @@ def _labels(plan: FederatedPlan) -> str:
 
 def _coordinator(plan: FederatedPlan) -> list[str]:
     """Return the consequences of the coordinator's place."""
-    at = plan.at
-    if at is None:
+    at, place = plan.at, placed(plan)
+    if at is None or place is None:
         return []
     if not plan.disclosures:
-        return [f"Nothing crosses a border: all tables are {at}'s, and so is the coordinator."]
-    notes = [
-        f"The coordinator runs at {at}. Messages between the two stay there, and {at} learns of "
-        "the other parties all that this text says of the coordinator. As a party it also has the "
-        "federation's secret, and so can test guesses of the values behind the tags that it gets."
-    ]
+        return [nothing_leaves(at)]
+    notes = [place.text]
     joins = any(slot.keys for slot in plan.ucq.slots for c in slot.clients if not plan.crosses(c))
     if joins and any(item.kind == "join_keys" for item in plan.disclosures):
         notes.append(
@@ -306,7 +386,7 @@ def _join_graph(plan: FederatedPlan) -> str:
     note = (
         f"{lead} coordinator learns how many rows each fragment has, "
         f"how many distinct keys, which ({numbered}) rows have the same key, which match, "
-        "and how often. Each client learns which of its rows occur in the join, how often, and N."
+        f"and how often. {ROWS_JOINED}"
     )
     if seed:
         note += (
@@ -383,11 +463,7 @@ def _sums(plan: FederatedPlan) -> str:
 
 def _residuals(plan: FederatedPlan) -> str:
     """Return what rounds disclose to clients."""
-    noised = bool(plan.protection.labels)
-    note = (
-        f"The aggregates Y that clients receive are sums of {'noised ' * noised}label residuals; "
-        f"they may tell a client the {'noised ' * noised}labels of its rows."
-    )
+    note = residuals(plan)
     if plan.tower is not None and plan.tower.outputs is not None:
         note += (
             " They come through the head's weights, and tell what space these span"
@@ -492,23 +568,6 @@ _SUMMED = {
     "gram": "second moments",
     "partial_gradient": "partial gradients",
 }
-
-
-def _combined(plan: FederatedPlan) -> list[str]:
-    """Return notes on parties that combine their clients."""
-    names = ", ".join(plan.combining)
-    if not names:
-        return []
-    summed = "; what is noised is noised after that, once" if plan.protection.features else ""
-    trained = f"sums over their rows are made of all of them before they leave{summed}, and "
-    alike = ", and takes rows of two of them for different ones" * plan.merges
-    return [
-        f"The clients of {names} are one to the coordinator: {trained * bool(plan.algorithm)}it is "
-        f"not told which of them has a row{alike}. To their party they tell all that one client "
-        "works out of its rows, and categories as keyed hashes, without noise: they are one domain "
-        "of trust. "
-        "Only names and types, before there is a plan, are asked of each for itself."
-    ]
 
 
 def _noised_sums(protection: Protection, names: Sequence[str]) -> str:
