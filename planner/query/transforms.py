@@ -85,7 +85,10 @@ def _with_auto(draft: Draft) -> Draft:
 
 
 def _is_combined(draft: Draft, column: str) -> bool:
-    """Return whether some block has the column from databases that their party combines."""
+    """Return whether some block has the column from databases that their party combines.
+
+    A constant is of no table, and may become a column of any.
+    """
     place = [output.name.lower() for output in draft.blocks[0].outputs]
     if column.lower() not in place:
         return False
@@ -93,7 +96,7 @@ def _is_combined(draft: Draft, column: str) -> bool:
     return any(
         branch.client.combined
         for block in draft.blocks
-        for relation in block.reads(block.outputs[position].term)
+        for relation in block.reads(block.outputs[position].term) or range(len(block.relations))
         for branch in block.relations[relation].branches
     )
 

@@ -229,3 +229,14 @@ def test_combined_databases_keep_lines() -> None:
         assert "made no curves of a, whose databases their party combines" in told
         assert "w (curve)" in told
         assert "x (curve)" not in told
+
+
+def test_a_constant_beside_combined_databases_has_no_curve() -> None:
+    one, two = few_values(400)
+    query = FEW.replace("SELECT ", "SELECT 1 AS same, ", 1)
+    with parties(one, two, (2, 1)) as given, federation(given, combine=True) as fed:
+        fed.sql(TRAIN.format("linear_regression", "", FEW))
+        text = TRAIN.format("linear_regression", "", query)
+        fed.sql(text.replace("MODEL m", "MODEL n"))
+        expected = fed.model("m").metrics["loss"]
+        assert fed.model("n").metrics["loss"] == pytest.approx(expected, rel=1e-6)
