@@ -51,7 +51,7 @@ from sqlfl.planner.federated.plan import CHECK, EVALUATE, JOIN, PREDICT, Federat
 from sqlfl.planner.federated.sizes import Size, Symbol
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query import lineage
-from sqlfl.planner.query.ucq import CATEGORY, Join, LeftJoin, Slot
+from sqlfl.planner.query.ucq import CATEGORY, Join, LeftJoin, Slot, as_written
 
 # -- estimates -------------------------------------------------------------------------------------
 
@@ -651,7 +651,7 @@ def _key(slot: Slot, key: int, part: int) -> str | None:
     for fragment in slot.evaluated:
         for output in () if fragment.virtual else fragment.select.expressions:
             if output.alias_or_name == alias:
-                columns = nodes(output, exp.Column)
+                columns = nodes(as_written(output, fragment.select), exp.Column)
                 return columns[0].name if len(columns) == 1 else None
     return None
 

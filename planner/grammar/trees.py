@@ -106,6 +106,8 @@ def span_of(node: exp.Expr | None, sql: str) -> Span | None:
             span = min(s for s, _ in known), max(e for _, e in known)
             if isinstance(inner, exp.Select):
                 span = _with_keyword(span, sql)
+            else:
+                span = _with_exists(span, sql)
             return _closed(span, sql, isinstance(inner, exp.Func))
         node = node.parent
     return None
@@ -122,6 +124,14 @@ def _with_keyword(span: Span, sql: str) -> Span:
     """Extend the span to SELECT, which leaves no trace in its tree."""
     match = re.search(r"select(\s+distinct)?\s+\(*[\w.]*\(?$", sql[: span[0]], re.IGNORECASE)
     return (match.start(), span[1]) if match else span
+
+
+def _with_exists(span: Span, sql: str) -> Span:
+    """Extend a span that has a FROM, and begins inside EXISTS, to the EXISTS."""
+    start, end = span
+    match = re.search(r"exists\s*\(\s*select(\s+distinct)?\s*$", sql[:start], re.IGNORECASE)
+    inside = match is not None and re.search(r"\bfrom\b", sql[start:end], re.IGNORECASE)
+    return (match.start(), end) if match is not None and inside else span
 
 
 def _closed(span: Span, sql: str, call: bool) -> Span:

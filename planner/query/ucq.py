@@ -13,7 +13,16 @@ from typing import TypeVar
 
 from sqlglot import exp
 
-from sqlfl.contract.fragment_columns import GROUPS, IDENTIFIER, KEPT, KEY, OFFSET, TARGET, WEIGHT
+from sqlfl.contract.fragment_columns import (
+    GROUPS,
+    IDENTIFIER,
+    KEPT,
+    KEY,
+    OFFSET,
+    RESERVED,
+    TARGET,
+    WEIGHT,
+)
 from sqlfl.contract.schema import Client, Made
 from sqlfl.contract.transforms import AUTO, CURVE, VALUES, Transform
 from sqlfl.planner.grammar.sql import to_sql
@@ -378,6 +387,30 @@ def tied(clients: Sequence[Collection[Client]]) -> tuple[tuple[int, ...], ...]:
 def groups_of(select: exp.Expr) -> exp.Subquery | None:
     """Return the groups in a fragment's SELECT; None for a fragment of rows as they are."""
     return next((s for s in select.find_all(exp.Subquery) if s.alias == GROUPS), None)
+
+
+def as_written(value: exp.Expr, select: exp.Select) -> exp.Expr:
+    """Return an expression of a fragment's SELECT, with what the query has in place of columns of
+    derived tables that the planner named.
+    """
+    holder = exp.Paren(this=value.copy())
+    items = [select.args["from_"].this, *(join.this for join in select.args.get("joins") or [])]
+    derived = {item.alias: item.this for item in items if isinstance(item, exp.Subquery)}
+    for column in [c for c in holder.find_all(exp.Column) if c.name.startswith(RESERVED)]:
+        inner = derived.get(column.table)
+        if not isinstance(inner, exp.Select):
+            continue
+        made = next((o for o in inner.expressions if o.alias == column.name), None)
+        if made is None:
+            continue
+        written = exp.Paren(this=as_written(made.unalias(), inner))
+        if not inner.args.get("joins"):
+            source = inner.args["from_"].this.alias_or_name
+            for own in [c for c in written.find_all(exp.Column) if c.table in ("", source)]:
+                own.set("table", column.args["table"].copy())
+        column.replace(written.this)
+    result: exp.Expr = holder.this
+    return result
 
 
 PLACE = "sqlfl_place"

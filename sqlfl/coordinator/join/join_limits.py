@@ -22,7 +22,7 @@ from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.sql import to_sql
-from sqlfl.planner.query.ucq import Slot, Ucq
+from sqlfl.planner.query.ucq import Slot, Ucq, as_written
 
 PER_SLOT, FIXED = 8, 48
 """Bytes of memory for each joined row: its row in each table, the same again while equal rows are
@@ -289,7 +289,7 @@ def _key_words(slot: Slot, key: int, fragment: int) -> str:
     """
     select = slot.fragments[fragment].select
     parts = [
-        _uncast(item.this).copy()
+        _uncast(as_written(_uncast(item.this), select))
         for item in select.expressions
         if item.alias_or_name.startswith(f"{KEY}{key}_")
     ]

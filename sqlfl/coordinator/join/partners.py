@@ -147,10 +147,10 @@ def _partners(
         number = np.zeros(len(side.keys), np.int64)
         for place, blocks in enumerate(side.masks):
             own = np.flatnonzero((side.classes == place) & (side.keys >= 0))
-            beside = np.array([bool(mask & blocks) for mask in other.masks])
+            beside = np.array([bool(mask & blocks) for mask in other.masks], bool)
             met = other.keys[beside[other.classes] & (other.keys >= 0)]
             number[own] = np.bincount(met, minlength=size)[side.keys[own]]
-        taking_part = np.array(side.masks) != 0
+        taking_part = np.array([mask > 0 for mask in side.masks], bool)
         counts.append(number[taking_part[side.classes]])
     values = [len(np.unique(side.keys[side.keys >= 0])) for side in sides]
     firsts = members[0][join.left][0], members[0][join.right][0]

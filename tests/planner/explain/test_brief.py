@@ -114,3 +114,16 @@ def test_unknown_rows_give_no_estimate() -> None:
 
 def test_the_parties_of_a_federation_are_in_its_process(fed: sqlfl.Federation) -> None:
     assert fed.explain(statement("lbfgs")).links == {"clinic": HERE, "lab": HERE}
+
+
+def test_keys_of_subqueries_are_written_as_in_the_query(fed: sqlfl.Federation) -> None:
+    either = (
+        "EXISTS (SELECT 1 FROM lab.tests l WHERE l.pid = p.pid) OR "
+        "EXISTS (SELECT 1 FROM lab.tests m WHERE m.pid + 1 = p.days)"
+    )
+    text = str(fed.sql(f"EXPLAIN CHECK (SELECT p.age FROM clinic.patients p WHERE {either})"))
+    lines = " ".join(text.split())
+    assert "sqlfl_" not in lines
+    assert "p joins l on pid;" in lines
+    assert "p joins m on days = pid;" in lines
+    assert f"Tests of several parties part the rows: {either}. The coordinator" in lines
