@@ -58,7 +58,7 @@ class Aligned:
     """Targets of the rows for the test."""
     classes: int
     reached: float
-    """What the paper asks of rows for training."""
+    """Measure of the paper on rows for training."""
 
     @property
     def measure(self) -> str:
@@ -89,7 +89,7 @@ class Setting:
 
     @property
     def variance(self) -> float:
-        """Of what each party's number is noised with by LDP: 2M/(bθ²)."""
+        """Variance of the noise that LDP adds to each party's number: 2M/(bθ²)."""
         return 2 * self.parties / (self.bins * self.theta**2)
 
 
@@ -214,9 +214,11 @@ class LocalNoise(Aggregated):
 
 
 def run(data: Aligned, setting: Setting) -> list[dict[str, float]]:
-    """Of each epoch: the model's measure on both parts, from embeddings as they are ('train',
-    'test'), and from the coordinator's estimates of them ('train seen', of its steps, and 'test
-    seen', drawn once more); the bytes so far, and the seconds of training."""
+    """Return the measures of each epoch, the bytes so far, and the seconds of training.
+
+    'train' and 'test' are measured on embeddings as they are, 'train seen' and 'test seen' on the
+    coordinator's estimates of them: those of its steps, and of another draw.
+    """
     edges = np.linspace(0, data.train.shape[1], setting.parties + 1).round().astype(int)
     parts = [slice(*pair) for pair in pairwise(edges)]
     addresses = [(Client(f"party{slot}", 0), slot) for slot in range(setting.parties)]
@@ -256,7 +258,7 @@ def run(data: Aligned, setting: Setting) -> list[dict[str, float]]:
 
 
 def seen(embeddings: Array, setting: Setting) -> Array:
-    """What the coordinator has of the parties' sum: (M, n, P) -> (n, P)."""
+    """Return the parties' sum as the coordinator receives it: (M, n, P) -> (n, P)."""
     total: Array = embeddings.sum(axis=0)
     if not setting.bins:
         return total

@@ -114,7 +114,7 @@ def make_table(con: duckdb.DuckDBPyConnection, rows: int) -> None:
 
 
 def engine_of(con: duckdb.DuckDBPyConnection) -> ArraysEngine:
-    """Of all rows, as a party makes it."""
+    """Return the engine of all rows, as a party makes it."""
     names = [(f"x{number}", "numeric") for number in range(NUMERIC)]
     names += [(f"c{number}", "category") for number in range(len(KINDS))]
     wanted = SlotSpecification(

@@ -138,7 +138,7 @@ class Data:
     codes: tuple[Array, Array]
     """Classes of the rows for training and for testing."""
     counts: tuple[Array, Array]
-    """How many joined rows each row stands for."""
+    """Return the number of joined rows that each row stands for."""
 
     @classmethod
     def of(cls, task: Classification) -> Data:
@@ -208,7 +208,7 @@ class Data:
 
 
 def activities(folder: Path) -> Classification:
-    """What a person does, from 2.56 seconds of what a phone at the waist measures."""
+    """Return the task of a person's activity, from 2.56 seconds of a phone at the waist."""
     source = f"'{folder}/windows.parquet'"
     with duckdb.connect() as con:
         names = [name for name, *_ in con.sql(f"DESCRIBE FROM {source}").fetchall()]
@@ -240,7 +240,7 @@ def activities(folder: Path) -> Classification:
 
 
 def stars(folder: Path) -> Classification:
-    """How many stars a user gives a movie, which is there once for each of its genres."""
+    """Return the task of a user's stars for a movie, which occurs once for each genre."""
     tables = {
         "shop.ratings": (f"SELECT user_id, movie_id, rating FROM '{folder}/ratings.parquet'",),
         "members.users": (f"SELECT * FROM '{folder}/users.parquet'",),

@@ -507,7 +507,7 @@ def compared(size: Sequence[int], epsilon: float, seeds: int) -> dict[str, Any]:
 
 
 def slopes(kind: str, epsilon: float, seeds: int) -> dict[str, Any]:
-    """Of iterations that grow as (n ε)^(2/3), by the paper's step and ours."""
+    """Return measures of iterations that grow as (n ε)^(2/3), by the paper's step and ours."""
     task = _task((100_000, 100, 4), 0) if kind == "sparse" else _spread()
     count = max(2, round(2.5 * epsilon ** (2.0 / 3.0)))
     found: dict[str, list[float]] = {}

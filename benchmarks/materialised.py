@@ -411,7 +411,7 @@ TOY = (("a1", "b1", "c1"), ("a2", "b2", "c2"))
 
 @dataclass(frozen=True)
 class Solver:
-    """How the model is fitted."""
+    """Algorithm that fits the model."""
 
     name: str
     tolerance: float = 0.0
@@ -545,7 +545,7 @@ def choose(stored: Stored, goal: float) -> Solver:
 
 
 def _tried(stored: Stored, goal: float) -> Iterator[tuple[Solver, float]]:
-    """Those that come to the goal, each with its loosest tolerance, and their seconds."""
+    """Return the ways that reach the goal, each with its loosest tolerance, and their seconds."""
     with stored.centre() as con:
         matrix = materialise(con, stored, Watch())
     for name in SOLVERS:

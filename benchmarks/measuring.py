@@ -34,8 +34,9 @@ class Failed(Exception):
 
 
 def fresh(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What the function returns, in a new process. Raises Failed, also where the process is ended
-    from outside, as for want of memory."""
+    """Return the function's result, from a new process. Raise Failed, also if the process is ended
+    from outside, as for want of memory.
+    """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
@@ -68,7 +69,7 @@ class Watch:
         self._begun = self._last = time.perf_counter()
 
     def ends(self, phase: str) -> None:
-        """What has passed since the last phase was this one."""
+        """Count what has passed since the last phase for this one."""
         now = time.perf_counter()
         self.phases[phase] = now - self._last
         self._last = now
@@ -103,7 +104,7 @@ def bandwidth() -> float:
 
 
 def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of numbers that all the runs have, phase by phase; of anything else the last run's."""
+    """Return the median of numbers that all runs have, by phase; else the last run's value."""
     last = runs[-1]
     found: dict[str, Any] = {}
     for name, value in last.items():

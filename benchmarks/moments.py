@@ -406,7 +406,7 @@ def _joined(
 
 
 def _changes(task: Task) -> tuple[float, float]:
-    """By how much another row of a table moves z zᵀ and z of a joined row, z = (x, 1), of all
+    """Return how far another row of a table moves z zᵀ and z of a joined row, z = (x, 1), of all
     tables the most."""
     numbers: dict[str, int] = {}
     categories: dict[str, int] = {}

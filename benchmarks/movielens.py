@@ -225,7 +225,7 @@ class Joined:
     """bool (N,): the rows of the test."""
 
     def test_rmse(self, scores: Array) -> float:
-        """Of scores (N,) of all rows."""
+        """Return the error on the rows of the test, from scores (N,) of all rows."""
         error = (scores - self.targets)[self.held_out]
         return float(np.sqrt(np.mean(error**2)))
 

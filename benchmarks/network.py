@@ -17,7 +17,7 @@ from workloads import L2
 @dataclass(frozen=True, eq=False)
 class Network:
     slices: tuple[slice, ...]
-    """Of each tower: its columns of the matrix."""
+    """Columns of the matrix for each tower."""
     towers: tuple[torch.nn.Module, ...]
     intercept: torch.nn.Parameter
 

@@ -31,7 +31,7 @@ PASS = "p" * 1200
 
 
 class Back:
-    """What a site serves: each request is its own reply."""
+    """Service of a site: each request is its own reply."""
 
     client = "a/0"
 

@@ -37,7 +37,7 @@ from sqlfl.transport.base import Transport
 
 ROWS = 200
 SMALL = {"threads": 1, "async_threads": 0}
-"""Of a database in memory: its 8 threads for reading files have none to read."""
+"""Threads of a database in memory, which has no files for its usual 8 to read."""
 TABLE = f"""CREATE TABLE {{table}} AS SELECT i AS k, sin(i + {{n}}) AS x, cos(3 * i + {{n}}) AS z,
   2 * sin(i + {{n}}) + i % 3 AS y FROM range({ROWS}) r(i)"""
 TRAIN_UNION = """TRAIN OR REPLACE MODEL m USING linear_regression TARGET y
@@ -129,7 +129,7 @@ DELAYS: dict[str, Callable[[int], float]] = {
     "3 × as long in each step": lambda step: 2.0 * STEP,
     "1 s in every 25th step": lambda step: 1.0 if step % 25 == 0 else 0.0,
 }
-"""Of d: seconds by the number of its step."""
+"""Seconds that d is late, by the number of its step."""
 WAITS = ("wait", "0.03 s")
 
 

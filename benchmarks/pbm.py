@@ -40,12 +40,13 @@ OPTIONS = {
 }
 TEST = "f.flight % 5 = 0"
 PRIVACY = {"NPQ": "", "PBM": "PRIVACY (bins = 64, theta = 0.25, statistics = 'none')"}
-"""What protects the columns' scales is no matter here."""
+"""Clauses by method. Protection of the columns' scales does not matter here."""
 
 
 def joined(runs: int, epochs: int, rows: int | None = None) -> Iterator[dict[str, Any]]:
-    """Of each run: method, auc and accuracy of the rows for the test, bytes, seconds, joined rows.
-    `rows`: of each airport's flights so many at most."""
+    """Yield each run's method, auc and accuracy on the rows for the test, bytes, seconds and joined
+    rows. `rows`: maximum number of flights of each airport.
+    """
     task = late(rows)
     for _ in range(runs):
         for method, clause in PRIVACY.items():
@@ -319,7 +320,7 @@ def make(
 
 
 def settings(seeds: int, epochs: int) -> list[Setting]:
-    """Those that show most first: few parties, the first seed, large θ."""
+    """Return the cases that show most first: few parties, the first seed, large θ."""
     found = []
     for seed, parties in product(range(seeds), PARTIES):
         found.append(Setting(parties, seed=seed, epochs=epochs))

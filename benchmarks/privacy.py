@@ -50,7 +50,7 @@ PLACES = {
     "nn/titles": "towers, with titles",
 }
 LIMITS = {"linear": 0.05, "nn": 0.02}
-"""By how much the paper's private models are worse, at most."""
+"""Maximum by which the paper's private models are worse."""
 
 
 def epsilons(run: RunResult, observer: str) -> dict[str, float | None]:

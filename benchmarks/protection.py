@@ -118,7 +118,7 @@ def rounds(sizes: Sequence[int], clients: Sequence[int], repeats: int, epochs: i
 
 
 def seconds(shape: Shape, algorithm: str, repeats: int, epochs: int) -> Mapping[str, float]:
-    """Of an epoch, all but the first: the median over epochs and runs."""
+    """Return the seconds of an epoch but the first: the median over epochs and runs."""
     task = star(shape)
     taken: dict[str, list[float]] = {union: [] for union in UNIONS}
     with task.federation() as fed:

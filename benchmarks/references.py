@@ -41,7 +41,7 @@ from sqlfl.transport.network import NETWORKS, Network
 
 LINES = NETWORKS
 MERGES = ("sum_gradient", "consensus_average")
-"""What the coordinator sends to the clients of a slot after it has merged what they sent."""
+"""Messages with merged values that the coordinator sends to the clients of a slot."""
 
 
 @dataclass
@@ -79,9 +79,9 @@ class Traffic:
     bytes_up: int
     bytes_down: int
     seconds: dict[str, float]
-    """By network, each client on a line of its own."""
+    """Seconds by network, each client on a line of its own."""
     shared: dict[str, float]
-    """By network, all clients on one line."""
+    """Seconds by network, all clients on one line."""
     client_rows: int
     """Rows that the busiest client predicted."""
     merges: int
@@ -117,7 +117,7 @@ def of_audit(records: pa.Table) -> list[Exchange]:
 
 
 def beginning(exchanges: Iterable[Exchange]) -> int:
-    """How many exchanges there are before training: those that map the tables."""
+    """Return the number of exchanges before training: those that map the tables."""
     return next(number for number, e in enumerate(exchanges) if "start" in e.kinds)
 
 

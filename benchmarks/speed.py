@@ -38,7 +38,7 @@ from workloads import Shape, Stored, Workload, names, toy, workload
 
 
 GAP = 1e-4
-"""Of the objective above the optimum, relatively."""
+"""Relative distance of the objective from the optimum."""
 SURE = 0.5
 """Share of the gap to which tolerances are chosen, as that is on fewer rows."""
 SIDES = ("ours", "central", SUMS)
@@ -139,7 +139,7 @@ class Comparison:
 def _in_turn(
     ways: Mapping[str, Way], found: dict[str, Any], repeats: int
 ) -> tuple[dict[str, list[dict[str, Any]]], list[float]]:
-    """What each of the `ways` measured, and bandwidths; a side that fails is told in `found`."""
+    """Return the figures of each of the `ways`, and bandwidths; `found` names a side that fails."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in ways}
     speeds = [bandwidth()]
     for _ in range(repeats):

@@ -241,7 +241,7 @@ def _beside(found: Mapping[str, Any]) -> list[str]:
 
 
 def _ratio(runs: Runs, more: str, less: str, kind: str) -> str:
-    """Of the seconds that an epoch adds; `kind`: 'seconds' or 'shared'."""
+    """Return the seconds that an epoch adds; `kind`: 'seconds' or 'shared'."""
     times = [
         _per_epoch(runs[name]["epochs"], lambda row: row[kind]["us-uk"]) for name in (more, less)
     ]
@@ -258,7 +258,7 @@ def first(run: Mapping[str, Any], rmse: float) -> Mapping[str, Any] | None:
 
 
 def _per_epoch(rows: list[Mapping[str, Any]], of: Any) -> float:
-    """What an epoch adds; what comes before the first one is in no epoch."""
+    """Return the mean increase by an epoch. Costs before the first epoch are in none."""
     if len(rows) == 1:
         return float(of(rows[0]))
     return float(of(rows[-1]) - of(rows[0])) / (len(rows) - 1)
@@ -416,7 +416,7 @@ class Method:
     """'central', 'vfl' or 'rfl'."""
     algorithm: str
     clients: int = 1
-    """Of each table, rfl."""
+    """Clients of each table, of rfl."""
     linear: Options | None = field(default_factory=dict)
     """Options for the linear model; None: it is not for it."""
     nn: Options | None = field(default_factory=dict)
@@ -601,7 +601,7 @@ def measured(fed: Federation) -> dict[str, Any]:
 
 
 def about(held_out: Any) -> dict[str, Any]:
-    """What was measured, on what."""
+    """Return the numbers of rows, the machine and the networks."""
     return {
         "train": int((~held_out).sum()),
         "test": int(held_out.sum()),

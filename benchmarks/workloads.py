@@ -144,7 +144,7 @@ STRENGTH = 1.5
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a generated join. Raises ValueError where there is none."""
+    """Shape of a generated join. Raise ValueError if there is none."""
 
     rows: int
     """N, joined rows; of `many_to_many` about that many."""
@@ -264,7 +264,7 @@ class Draws:
         )
 
     def score(self, table: int, shared: str, number: str) -> str:
-        """What a row's `facets` add to its score."""
+        """Return SQL of the part of a score that a row's `facets` make."""
         effects = self._generator(f"c{table}").normal(size=CATEGORIES).round(6).tolist()
         parts = [
             self.weighted(f"a{table}", self.normal(f"a{table}", shared)),
@@ -282,7 +282,7 @@ class Draws:
         return f"{STRENGTH / np.sqrt(3 * len(terms)):.6f} * ({' + '.join(terms)})"
 
     def target(self, kind: str, score: str) -> str:
-        """Of the true `score` of row i: a number, a label, or one of three classes."""
+        """Return SQL of row i's target from its true `score`: number, label or class."""
         if kind == "linear_regression":
             return f"{score} + {self.normal('y', 'i')}"
         drawn = [f"{self.uniform(y, 'i')} < 1 / (1 + exp(-({score})))" for y in ("y", "z")]
@@ -317,7 +317,7 @@ def _clients(shape: Shape, count: int, select: str) -> tuple[str, ...]:
 SMALL = 1_000_000
 """Joined rows of generated tables on which tolerances are chosen, for more of them too."""
 TENTH = 0.1
-"""Of real tables' rows, likewise."""
+"""Share of real tables' rows, likewise."""
 USER, MOVIE = ("gender", "age", "occupation"), ("year", "genre")
 TOWERS = {
     "algorithm": "sgd",
@@ -337,7 +337,7 @@ class Stored:
     task: Task
     databases: Mapping[str, tuple[Path, ...]]
     memory_limit: str | None = None
-    """Of each party's database; None for DuckDB's default."""
+    """Limit of each party's database; None for DuckDB's default."""
 
     @classmethod
     def of(cls, task: Task, folder: Path) -> Stored:
@@ -394,7 +394,7 @@ class Workload:
 
 
 def toy(kind: str) -> Task:
-    """What a process runs first, so that nothing has to be imported any more."""
+    """Return a small task, which a process runs first to import everything."""
     return star(Shape(1000, kind=kind))
 
 
