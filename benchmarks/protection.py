@@ -152,12 +152,15 @@ TRAIN = f"""TRAIN OR REPLACE MODEL m USING linear_regression TARGET days
 @contextmanager
 def federation(rows: int, *, ruled: bool) -> Iterator[sqlfl.Federation]:
     with ExitStack() as stack:
-        fed = stack.enter_context(sqlfl.connect(analyst="acme", progress=False))
+        databases = {}
         for party, table, text in (("clinic", "patients", PATIENTS), ("lab", "tests", TESTS)):
-            con = stack.enter_context(closing(duckdb.connect()))
+            con = databases[party] = stack.enter_context(closing(duckdb.connect()))
             con.execute(text.format(rows=rows))
             if ruled:
                 sqlfl.owner(con).sql(GRANTS.format(table=table))
+        # closed before the databases, which take the parties' last messages
+        fed = stack.enter_context(sqlfl.connect(analyst="acme", progress=False))
+        for party, con in databases.items():
             fed.attach(party, con)
         yield fed
 
