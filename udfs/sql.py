@@ -238,11 +238,12 @@ def copied(tree: Tree) -> Tree:
 
 
 def _source(place: exp.Expr, alias: str) -> exp.Expr:
+    named_ = exp.TableAlias(this=_name(alias)) if alias else None
     if isinstance(place, exp.Query):
-        place = exp.Subquery(this=place)
-    if alias:
+        return exp.Subquery(this=place, alias=named_)
+    if named_ is not None:
         place = place.copy()  # it may stand elsewhere, without
-        place.set("alias", exp.TableAlias(this=_name(alias)))
+        place.set("alias", named_)
     return place
 
 

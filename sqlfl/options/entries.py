@@ -192,15 +192,22 @@ def section(options: type[T]) -> T:
     return section_field
 
 
+_ENTRIES: dict[type, tuple[Entry, ...]] = {}
+"""Entries of the dataclasses that were asked for."""
+
+
 def entries_of(options: type) -> tuple[Entry, ...]:
     """Return the entries in the order of the fields, those of sections included."""
+    if options in _ENTRIES:
+        return _ENTRIES[options]
     entries: list[Entry] = []
     for spec in fields(options):
         if _ENTRY in spec.metadata:
             entries.append(replace(spec.metadata[_ENTRY], name=spec.name))
         elif _SECTION in spec.metadata:
             entries += entries_of(spec.metadata[_SECTION])
-    return tuple(entries)
+    _ENTRIES[options] = tuple(entries)
+    return _ENTRIES[options]
 
 
 def resolved(options: type, setting: Setting) -> dict[str, Any]:
