@@ -39,17 +39,26 @@ class ListingCache:
         current database have no catalog. `rows` is the database's estimate; None for views. The
         databases `system` and `temp`, internal and temporary objects, DuckDB's own schemas and
         those called `sqlfl` are left out.
+
+        `con` looks up names among DuckDB's own; if there are views, in `place` too afterwards.
+        Raise duckdb.CatalogException if `place` does not exist.
         """
         entries = _sorted(_others(con, _entries(), place))
         if self._kept is not None and self._kept[0] == entries:
             return self._kept[1]
+        if _has_view(entries) or not any(entry[:3] == ("schema", *place) for entry in entries):
+            use(con, place)  # DuckDB binds views for their columns
         entries, tables = _listed(con, entries, place)
-        self._kept = None if any(kind == "view" for kind, *_ in entries) else (entries, tables)
+        self._kept = None if _has_view(entries) else (entries, tables)
         return tables
 
 
 Listing: TypeAlias = tuple[tuple[Place, ...], tuple[Table, ...]]
 _Rows: TypeAlias = list[tuple[Any, ...]]
+
+
+def _has_view(entries: _Rows) -> bool:
+    return any(kind == "view" for kind, *_ in entries)
 
 
 def _listed(con: sql.Connection, entries: _Rows, place: tuple[str, str]) -> tuple[_Rows, Listing]:
@@ -82,7 +91,7 @@ def _columns_of(con: sql.Connection, entries: _Rows) -> _Rows | None:
     views, which may be broken, or many tables, or if one has gone meanwhile.
     """
     named = tuple(row[1:4] for row in entries if row[0] == "table")
-    if len(named) > _FEW or any(row[0] == "view" for row in entries):
+    if len(named) > _FEW or _has_view(entries):
         return None
     if not named:
         return []

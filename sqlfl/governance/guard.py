@@ -54,7 +54,7 @@ from sqlfl.governance.policies import (
     LASTING,
     Governance,
     Ruling,
-    definition_of,
+    definitions_of,
 )
 from sqlfl.governance.policy_evaluation import SCORES, check_words, has, refusal, refusals_of
 from sqlfl.governance.policy_store import Home
@@ -416,7 +416,7 @@ class Guard:
                 "that lasts",
                 hint="write FROM ( query )",
             )
-        if any(definition_of(cursor, table) != known for table, known in proposal.views.items()):
+        if definitions_of(cursor, proposal.views) != proposal.views:
             raise PolicyError(
                 "its owner has changed a view or a macro since the join was made",
                 hint="CREATE OR REPLACE JOIN makes it anew",
@@ -627,9 +627,7 @@ class Guard:
         with self._catalog_and_records() as (catalog, records):
             if self._models.is_recorded(request.run, records):
                 raise PolicyError(TWICE)
-            same = all(
-                definition_of(catalog, table) == known for table, known in proposal.views.items()
-            )
+            same = definitions_of(catalog, proposal.views) == proposal.views
         if ruling != proposal.ruling or not same:
             raise PolicyError(
                 "its owner has changed what is granted since the run was proposed",

@@ -8,8 +8,8 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -177,15 +177,22 @@ class Governance:
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def ruling(self, analyst: str, now: dt.datetime | None = None) -> Ruling | None:
+    def ruling(
+        self,
+        analyst: str,
+        now: dt.datetime | None = None,
+        *,
+        cursor: sql.Connection | None = None,
+    ) -> Ruling | None:
         """Return the rules for the analyst; None if the owner has no policy, which allows
-        everything.
+        everything. `cursor`: an open one of the records.
         """
-        with closing(self._records.cursor()) as cursor:
-            policies = self._policies(cursor)
+        opened = closing(self._records.cursor()) if cursor is None else nullcontext(cursor)
+        with opened as reading:
+            policies = self._policies(reading)
             if not policies:
                 return None
-            grants, locks = self._grants(cursor), locks_of(self._records, cursor)
+            grants, locks = self._grants(reading), locks_of(self._records, reading)
         now = now or dt.datetime.now(dt.UTC)
         held = [grant for grant in grants if grant.until is None or now < grant.until]
         of_analyst = tuple(grant for grant in held if grant.analyst == analyst)
@@ -438,20 +445,26 @@ def definition_of(cursor: sql.Connection, table: Table) -> str:
     """Return a digest of the texts of the view and of all views and macros: a change of one of them
     may change what it reads. Return '' for a table.
     """
-    named = sql.fetch(cursor, _NAMED, {"name": table[2]})
-    views = [row for row in named if _key(row) == _key(table)]
-    if not views:
-        return ""
-    text = json.dumps([views, sql.fetch(cursor, _VIEWS), sql.fetch(cursor, _MACROS)], default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return definitions_of(cursor, (table,))[table]
 
 
-_NAMED = sql.constant(
-    sql.query(
-        """SELECT database_name, schema_name, view_name FROM duckdb_views()
-        WHERE lower(view_name) = lower($name)"""
-    )
-)
+def definitions_of(cursor: sql.Connection, tables: Collection[Table]) -> dict[Table, str]:
+    """Return the definition of each table, as `definition_of`, by at most three queries."""
+    # DuckDB lists its views in half of the time that it takes for a condition on their names
+    names = {folded(table[2]) for table in tables}
+    named = [row for row in sql.fetch(cursor, _NAMES) if folded(row[2]) in names]
+    views = {table: [row for row in named if _key(row) == _key(table)] for table in tables}
+    if not any(views.values()):
+        return dict.fromkeys(tables, "")
+    every = sql.fetch(cursor, _VIEWS), sql.fetch(cursor, _MACROS)
+    return {table: _digest([rows, *every]) if rows else "" for table, rows in views.items()}
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()
+
+
+_NAMES = sql.constant(sql.query("SELECT database_name, schema_name, view_name FROM duckdb_views()"))
 _VIEWS = sql.constant(
     sql.query(
         """SELECT database_name, schema_name, view_name, sql FROM duckdb_views()

@@ -59,10 +59,12 @@ class Home:
         """
         if self._store is not None:
             self._store.check_attached()
-        ruling = self._governance.ruling(analyst)
-        if self._other is not None and Governance(self._other).governs():
-            raise self._elsewhere(ruling)
-        self._check_others()
+        with closing(self._own.cursor()) as cursor:
+            same = self.records is self._own
+            ruling = self._governance.ruling(analyst, cursor=cursor if same else None)
+            if self._other is not None and Governance(self._other).governs():
+                raise self._elsewhere(ruling)
+            self._check_others(cursor)
         if ruling is not None and self.records.database.read_only:
             raise PolicyError(
                 f"its owner's training policies are in its {self._names[0]}, which is only read, "
@@ -71,15 +73,14 @@ class Home:
             )
         return ruling
 
-    def _check_others(self) -> None:
-        """Raise PolicyError if another database on the connection has policies, which would apply
-        to nothing.
+    def _check_others(self, cursor: sql.Connection) -> None:
+        """Raise PolicyError if another database on the connection, of which this is a cursor, has
+        policies, which would apply to nothing.
         """
+        if len(sql.fetch(cursor, _DATABASES)) == 1:
+            return
         own = self._own.database.catalog
-        with closing(self._own.cursor()) as cursor:
-            if len(sql.fetch(cursor, _DATABASES)) == 1:
-                return
-            places = [name for (name,) in sql.fetch(cursor, _POLICIES) if name != own]
+        places = [name for (name,) in sql.fetch(cursor, _POLICIES) if name != own]
         if any(Governance(Records(self._own.con, name)).governs() for name in places):
             raise PolicyError(
                 "another database on its connection has training policies, which hold of a party "

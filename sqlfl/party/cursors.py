@@ -29,9 +29,10 @@ class Cursors:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self) -> duckdb.DuckDBPyConnection:
+    def begin(self, *, named: bool = True) -> duckdb.DuckDBPyConnection:
         """Return a new cursor. Raise Error if the connection is closed, or if its database is no
-        longer attached.
+        longer attached. `named`: names without a database are those of `place`; otherwise they are
+        DuckDB's own, which takes one query less.
         """
         try:
             cursor = sql.waiting(self._con.cursor)
@@ -39,13 +40,20 @@ class Cursors:
             raise Error("its connection is closed", hint=REOPEN) from error
         self._open.add(cursor)
         try:
-            use(cursor, self.place)
+            if named:
+                use(cursor, self.place)
+            else:
+                sql.search(cursor, [])
         except BaseException as error:
             self.end(cursor)
             if isinstance(error, duckdb.CatalogException):
-                raise Error(f"its database {'.'.join(self.place)} is gone") from error
+                raise self.gone() from error
             raise
         return cursor
+
+    def gone(self) -> Error:
+        """Return the error about a database that is no longer attached."""
+        return Error(f"its database {'.'.join(self.place)} is gone")
 
     def end(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._open.discard(cursor)

@@ -344,9 +344,12 @@ class PartyClient(Server):
     # -- planning ---------------------------------------------------------------------------------
 
     def _list_tables(self, request: ms.ListTables) -> ms.Tables:
-        cursor = self._cursors.begin()
+        cursor = self._cursors.begin(named=False)
         try:
-            places, tables = self._listings.listing(cursor, self._cursors.place)
+            try:
+                places, tables = self._listings.listing(cursor, self._cursors.place)
+            except duckdb.CatalogException as error:
+                raise self._cursors.gone() from error
             if self._instance is not None:
                 places = with_database_hashes(
                     cursor, places, self._instance, self._secrets.organisation

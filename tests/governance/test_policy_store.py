@@ -516,3 +516,42 @@ def test_policies_of_another_database_of_the_connection(database: Open, tmp_path
             owner.sql("REVOKE ALL ON t FROM 'acme'; DROP TRAINING POLICY p")
         con.execute("DETACH clinic")
         fed.sql("CHECK FROM (SELECT x FROM a.t)")
+
+
+class Executed:
+    """Number of DuckDB statements that all connections of this process execute."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        execute = duckdb.DuckDBPyConnection.execute
+
+        def counted(con: duckdb.DuckDBPyConnection, *given: object, **named: object) -> object:
+            self.count += 1
+            return execute(con, *given, **named)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(duckdb.DuckDBPyConnection, "execute", counted)
+
+
+@pytest.mark.parametrize(("governed", "most"), [(False, 22), (True, 38)])
+def test_a_known_statement_executes_few_queries(
+    database: Open, monkeypatch: pytest.MonkeyPatch, governed: bool, most: int
+) -> None:
+    """Each takes a quarter of a millisecond or more, however few the rows."""
+    bank, lab = database(PATIENTS), database(TESTS)
+    with sqlfl.connect(analyst="acme") as fed:
+        if governed:
+            ruled(bank)
+            ruled(lab, grant="GRANT TRAIN (crp), JOIN (pid), PREDICT ON tests TO 'acme' UNDER r")
+        fed.attach("clinic", bank)
+        fed.attach("lab", lab)
+        fed.sql(TRAIN)
+        evaluate = f"EVALUATE MODEL m FROM ({QUERY})"
+        fed.sql(evaluate)
+        executed = Executed(monkeypatch)
+        fed.sql(evaluate)
+        assert 0 < executed.count <= most
+        monkeypatch.undo()
+        if governed:
+            bank.execute("UPDATE sqlfl.grants SET revoked_at = now()")  # by hand
+            with pytest.raises(PlanError, match="patients"):
+                fed.sql(evaluate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from sqlfl.base.errors import ModelError
 from sqlfl.contract.schema import Column, Place, Table
 from sqlfl.udfs import describe as describe_module
 from sqlfl.udfs.describe import Listing, ListingCache, current_place, describe, place_of, use
+from sqlfl.udfs.sql import system_cursor
 from tests.conftest import Open
 
 
 def listing(con: duckdb.DuckDBPyConnection) -> Listing:
-    return ListingCache().listing(con, place_of(con))
+    with closing(con.cursor()) as cursor:
+        return ListingCache().listing(cursor, place_of(con))
 
 
 def test_tables_and_views_of_all_schemas(database: Open) -> None:
@@ -144,10 +147,10 @@ def test_a_table_that_goes_while_it_is_listed(
 def test_where_there_is_a_view_the_listing_is_made_each_time(database: Open) -> None:
     con = database("CREATE TABLE t (a INTEGER)", "CREATE VIEW v AS FROM t")
     own = ListingCache()
-    assert own.listing(con, place_of(con)) == listing(con)
+    assert own.listing(con.cursor(), place_of(con)) == listing(con)
     con.execute("DROP TABLE t")
     con.execute("CREATE TABLE t (a VARCHAR)")
-    assert own.listing(con, place_of(con)) == listing(con)
+    assert own.listing(con.cursor(), place_of(con)) == listing(con)
 
 
 def test_tables_of_one_name_in_several_databases(database: Open) -> None:
@@ -217,3 +220,16 @@ def test_describe_refuses_what_is_no_query(database: Open) -> None:
             describe(con, text)
     with pytest.raises(duckdb.BinderException):
         describe(con, "SELECT b FROM t")
+
+
+def test_listing_without_a_search_path(database: Open) -> None:
+    con = database("CREATE SCHEMA s", "CREATE TABLE s.t (a INTEGER)", "CREATE VIEW v AS FROM s.t")
+    expected = listing(con)
+    assert [table.name for table in expected[1]] == ["v", "t"]
+    with closing(system_cursor(con)) as cursor:
+        assert ListingCache().listing(cursor, ("memory", "main")) == expected
+    with closing(system_cursor(con)) as cursor:  # which the listing changed: there is a view
+        con.execute("DROP VIEW v")
+        assert ListingCache().listing(cursor, ("memory", "s"))[1][0].name == "t"
+        with pytest.raises(duckdb.CatalogException):
+            ListingCache().listing(cursor, ("memory", "gone"))
