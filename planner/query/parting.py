@@ -98,9 +98,10 @@ def _is_not_null(node: exp.Expr) -> bool:
 def _parts(draft: Draft, block: DraftBlock, terms: list[Term]) -> list[DraftBlock]:
     """Return the parts of a block. Append the terms that part it to `terms`."""
     waiting, done = [_Part(_with_tests(block))], list[_Part]()
+    homes = _homes(draft, waiting[0].block)
     while waiting:
         part = waiting.pop(0)
-        found = _first(draft, part.block)
+        found = _first(draft, part.block, homes)
         if found is None:
             done.append(part)
             continue
@@ -111,21 +112,60 @@ def _parts(draft: Draft, block: DraftBlock, terms: list[Term]) -> list[DraftBloc
         waiting[:0] = [_decided(part, test, *outcome) for outcome in outcomes]
     if len(done) == 1:
         return [block]
-    return [part.whole for part in done if not part.is_empty] or [done[0].whole]
+    done = [part for part in done if not part.is_empty] or done[:1]
+    return [_at_home(part.whole, homes) for part in done]
 
 
-def _first(draft: Draft, block: DraftBlock) -> tuple[Term, _Test] | None:
+def _homes(draft: Draft, block: DraftBlock) -> dict[int, exp.Column]:
+    """Return a column of the one relation that each output is of in all parts, by the output's
+    place; none for outputs that no test parts.
+    """
+    homes: dict[int, exp.Column] = {}
+    for place, output in enumerate(block.outputs):
+        term = output.term
+        if len(block.reads(term)) < 2 or can_fuse(draft, block, term):
+            continue
+        apart = {test.relation for test in _tests(block, term, False)}
+        for column in nodes(term.expression, exp.Column) if apart else ():
+            if not apart.issuperset(block.reads(Term(column, None))):
+                homes[place] = column.copy()
+                break
+    return homes
+
+
+def _at_home(block: DraftBlock, homes: Mapping[int, exp.Column]) -> DraftBlock:
+    """Return the block with outputs that are constants in this part as expressions of the relation
+    that has them in others.
+    """
+    outputs = list(block.outputs)
+    for place, column in homes.items():
+        term = outputs[place].term
+        if not block.reads(term):
+            test = exp.Is(this=column.copy(), expression=exp.Null())
+            value, same = term.expression.copy(), term.expression.copy()
+            either = exp.Case(ifs=[exp.If(this=test, true=value)], default=same)
+            outputs[place] = replace(outputs[place], term=replace(term, expression=either))
+    return replace(block, outputs=tuple(outputs))
+
+
+def _first(
+    draft: Draft, block: DraftBlock, homes: Mapping[int, exp.Column]
+) -> tuple[Term, _Test] | None:
     """Return the first term that several parties would have to evaluate, and a test in it."""
     conditions = [
-        (term, True) for term in block.tree.conditions if equality_sides(draft, block, term) is None
+        term for term in block.tree.conditions if equality_sides(draft, block, term) is None
     ]
-    for term, is_condition in (*conditions, *((o.term, False) for o in block.outputs)):
-        reads = block.reads(term)
-        if len(reads) < 2:
+    for term in conditions:
+        if len(block.reads(term)) < 2:
             continue
-        tests = _tests(block, term, is_condition)
+        tests = _tests(block, term, True)
         if tests and not can_fuse(draft, block, term):
             return term, tests[0]
+    for place, column in homes.items():
+        term, (home,) = block.outputs[place].term, block.reads(Term(column, None))
+        for found in _walked(block, term.expression, False, False):
+            if isinstance(found, _Test) and found.relation != home:
+                return term, found
     for left in block.tree.lefts:
         inside = frozenset(block.of(id_) for id_ in left.group.ids)
         for term in left.on:

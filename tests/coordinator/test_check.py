@@ -280,6 +280,10 @@ REPEATED = {
     ),
     "either": (f"SELECT t.x, t.rowid AS rt FROM {{a}}t t WHERE {WITH_V} OR {WITH_W}", 50, None),
     "both": (f"SELECT t.x, t.rowid AS rt, {WITH_V} AND {WITH_W} AS f FROM {{a}}t t", 50, None),
+    "case": (
+        f"SELECT t.x, t.rowid AS rt, CASE WHEN {WITH_V} AND {WITH_W} THEN 1 END AS f FROM {{a}}t t",
+        50, None,
+    ),
     "union of two parts": (f"{BY_K} WHERE t.x < 9 UNION ALL {BY_K} WHERE t.x >= 9", 44, 34),
     "union of a part and all": (f"{BY_K} WHERE t.x < 9 UNION ALL {BY_K}", 44, 34),
     "union of two keys": (
@@ -343,7 +347,7 @@ def test_rows_of_a_table_that_several_blocks_read_count_once(name: str) -> None:
             assert side["distinct"] == here[0], side
             # an EXISTS has each key once
             tables_of = {t: f"(FROM {t})" for t in ("t", "v", "w")}
-            if name in ("either", "both"):
+            if name in ("either", "both", "case"):
                 tables_of |= {t: f"(SELECT DISTINCT ON (k) * FROM {t})" for t in "v"}
                 tables_of |= {t: f"(SELECT DISTINCT ON (day) * FROM {t})" for t in "w"}
             means = central.sql(

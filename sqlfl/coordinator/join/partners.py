@@ -85,13 +85,15 @@ def table_rows(slot: Slot, codes: SlotCodes, key: int | None = None) -> TableRow
     links = {f.index: f.beside for f in slot.fragments if f.beside is not None}
     members = {i: [i, *(f for f, beside in links.items() if beside == i)] for i in readings}
     ids, number, known = np.full(len(codes.fragment), -1, np.int64), 0, True
+    firsts: dict[int, Array] = {}
     for index, whole in wholes.items():
         rows = np.flatnonzero(codes.among(members[index]))
         if index == whole:
             ids[rows] = number + np.arange(len(rows))
             number += len(rows)
+            firsts[index] = rows
             continue
-        theirs = np.flatnonzero(codes.among(members[whole]))
+        theirs = firsts[whole]
         own, other = readings[index].keys, readings[whole].keys
         shared = [codes.keys[k] for k in slot.keys if own[k] == other[k]]
         known &= len(shared) == len(slot.keys)
@@ -102,6 +104,7 @@ def table_rows(slot: Slot, codes: SlotCodes, key: int | None = None) -> TableRow
         alone = rows[match < 0]
         ids[alone] = number + np.arange(len(alone))
         number += len(alone)
+        firsts[whole] = np.concatenate([theirs, alone])  # the other one may lack rows without label
     return TableRows(ids, number, known)
 
 

@@ -17,6 +17,8 @@ from tests.planner.trees import Query
 
 JOIN = "FROM shop.orders o JOIN register.people p ON o.customer = p.id"
 LEFT = "FROM shop.orders o LEFT JOIN register.people p ON o.customer = p.id"
+IN_P = "EXISTS (SELECT 1 FROM register.people p WHERE p.id = o.customer AND p.age > 30)"
+IN_V = "EXISTS (SELECT 1 FROM north.visits v WHERE v.person = o.customer AND v.cost > 1)"
 QUERIES = {
     "or": f"SELECT o.amount, p.age {JOIN} WHERE o.amount > 6 OR p.age > 35",
     "or, of tests that are null": f"SELECT o.id, p.age {JOIN} WHERE o.amount > 6 OR p.city = 'Ulm'",
@@ -53,6 +55,24 @@ QUERIES = {
     "constants by tests of both": f"""
         SELECT CASE WHEN p.age > 35 AND o.amount > 1 THEN 'a' ELSE 'b' END AS x, p.age, o.id
         {JOIN}""",
+    "constants by tests of three, nested": """
+        SELECT CASE WHEN p.age > 35 AND o.amount > 1 THEN CASE WHEN v.sick THEN 1 ELSE 2 END
+        WHEN v.cost > 3 OR o.paid THEN 4 END AS x, p.age, o.id, v.cost
+        FROM shop.orders o JOIN register.people p ON o.customer = p.id
+        JOIN north.visits v ON v.person = o.customer""",
+    "constants by a row of each": f"""
+        SELECT CASE WHEN {IN_P} AND {IN_V} THEN 1 ELSE 2 END AS x, o.id FROM shop.orders o""",
+    "constants by a row of one, and none of the other": f"""
+        SELECT CASE WHEN {IN_P} AND NOT {IN_V} THEN 'a' WHEN {IN_V} THEN 'b' END AS x, o.id
+        FROM shop.orders o""",
+    "constants by a row of either": f"""
+        SELECT if(NOT ({IN_P} OR {IN_V}), 1, 0) AS x, o.id FROM shop.orders o""",
+    "values by a row of each": f"""
+        SELECT CASE WHEN {IN_P} OR {IN_V} THEN CASE WHEN {IN_P} THEN o.amount ELSE 1 END ELSE 0 END
+        AS x, o.id FROM shop.orders o""",
+    "rows of each, in another column and in WHERE": f"""
+        SELECT CASE WHEN {IN_P} AND {IN_V} THEN 1 ELSE 2 END AS x, {IN_V} AS y, o.id
+        FROM shop.orders o WHERE o.amount > 1 OR {IN_P}""",
     "a truth": f"SELECT (p.age > 35 AND o.amount > 1) AS x, p.age, o.id {JOIN}",
     "a truth by a test with NOT": f"""
         SELECT (NOT (p.city = 'Ulm') AND o.id > 1) AS x, p.age, o.id {JOIN}""",
