@@ -17,6 +17,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.canonical import nodes
+from sqlfl.governance.names import base_tables
 from sqlfl.governance.reach import (
     MAX_COUNTS,
     Means,
@@ -125,25 +126,30 @@ def copies(
     """
     try:
         node = inlined(con, node_of(con, text))
-        rows = _CopyCounter(con).of(node)
+        noted = Means() if means is None else means
+        for leaf in nodes(node):
+            if leaf.get("type") == "BASE_TABLE":
+                name, bases = table_of(leaf), base_tables(con, leaf["qualified_name"]["path"])
+                noted.bases[name] = noted.bases.get(name, frozenset()) | (bases or {name})
+        rows = _CopyCounter(con, noted).of(node)
         reached = rows
         if least > 1 and any(n.get("class") in ("SUBQUERY", "WINDOW") for n in nodes(node)):
-            reached = _CopyCounter(con, least, Means() if means is None else means).of(node, values)
+            reached = _CopyCounter(con, noted, least).of(node, values)
     except (duckdb.BinderException, duckdb.CatalogException) as error:
         raise uncounted() from error
     return Counted(*(reduce(Copies.__or__, of.values(), ONCE) for of in (rows, reached)))
 
 
 class _CopyCounter:
-    """Counter of a SELECT without WITH. least, means : as in `copies`, if values are counted."""
+    """Counter of a SELECT without WITH. means : as in `copies`. least : the same, if values are
+    counted.
+    """
 
-    def __init__(
-        self, con: sql.Connection, least: int | None = None, means: Means | None = None
-    ) -> None:
-        self._con, self._least, self._means = con, least, means
+    def __init__(self, con: sql.Connection, means: Means, least: int | None = None) -> None:
+        self._con, self._means, self._least = con, means, least
 
     def of(self, node: Node, values: int | None = None) -> dict[str, Copies]:
-        """Return the copies of the rows of each table, by its name."""
+        """Return the copies of the rows of each base table, by its name."""
         copied: dict[str, Copies] = {}
         if node["type"] == "SET_OPERATION_NODE":
             for part in node["children"]:
@@ -155,7 +161,7 @@ class _CopyCounter:
             within = self._within(leaf)
             beside = self._beside(node, place) if within and len(leaves) > 1 else ONCE
             _add(copied, {table: one.through(beside * sets) for table, one in within.items()})
-        if self._means is not None and self._least is not None:
+        if self._least is not None:
             self._reach(node, values, copied, self._means, self._least)
         return copied
 
@@ -163,7 +169,7 @@ class _CopyCounter:
         if leaf["type"] == "SUBQUERY":
             return self.of(leaf["subquery"]["node"])
         if leaf["type"] == "BASE_TABLE":
-            return {table_of(leaf): ONCE}
+            return dict.fromkeys(self._means.bases[table_of(leaf)], ONCE)
         if self._least is not None and any(values_in([leaf])):
             raise uncounted()
         return {}  # constants

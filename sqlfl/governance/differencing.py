@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
 
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import PolicyError
+from sqlfl.contract.schema import folded
+from sqlfl.governance.names import base_tables
 from sqlfl.governance.policy_evaluation import refusal
 from sqlfl.governance.records import Records
 from sqlfl.governance.scopes import Table
@@ -104,10 +107,10 @@ def _basis(row_sets: Sequence[MarkedRows]) -> Float:
 
 
 class Differencing:
-    """Earlier row sets of one client's analyst."""
+    """Earlier row sets of one client's analyst. con : of the database of the tables."""
 
-    def __init__(self, records: Records, analyst: str) -> None:
-        self._records, self._analyst = records, analyst
+    def __init__(self, con: sql.Connection, records: Records, analyst: str) -> None:
+        self._con, self._records, self._analyst = con, records, analyst
 
     def see(self, family: str, table: Table, rows: MarkedRows, least: int) -> None:
         """Record that values of these rows are about to leave. Raise PolicyError if these, with
@@ -121,6 +124,7 @@ class Differencing:
             seen = self._found(cursor, family, table)
             if digest in seen:
                 return
+            self._check_names(cursor, table, least)
             if isolates(list(seen.values()), rows, least):
                 raise refusal(f"min_difference = {least}, of rows that runs have apart")
             row = (
@@ -130,6 +134,29 @@ class Differencing:
             self._records.insert(cursor, "seen", row)
 
         self._records.in_turn(work)
+
+    def _check_names(self, cursor: sql.Connection, table: Table, least: int) -> None:
+        """Raise PolicyError where earlier runs were over another name of the same rows: a view of
+        the table, its table, or another view of that. Their rows cannot be compared.
+        """
+        paths = """SELECT "database", "schema", name FROM t WHERE analyst = $analyst GROUP BY ALL"""
+        names = self._records.rows(cursor, paths, "seen", {"analyst": self._analyst})
+        others = [path for path in names if [*map(folded, path)] != [*map(folded, table)]]
+        if not others:
+            return
+        with closing(sql.system_cursor(self._con)) as catalog:
+            bases = base_tables(catalog, table)
+            for path in others:
+                try:
+                    shared = bases & base_tables(catalog, path)
+                except (duckdb.BinderException, duckdb.CatalogException):
+                    continue  # it is gone
+                if shared:
+                    raise refusal(
+                        f"min_difference = {least}, and earlier runs were over "
+                        f"{'.'.join(path[1:])}, which has rows of the same table",
+                        hint="use one of the two names; its owner decides which",
+                    )
 
     def _known(self, family: str, table: Table) -> set[str]:
         with closing(self._records.cursor()) as cursor:

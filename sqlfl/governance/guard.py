@@ -144,7 +144,7 @@ class Guard:
         self._approvals = Approvals(records)
         self._ledger = Ledger(records)
         self._accounting = Accounting(con, analyst, self._ledger, client.slots.draws)
-        self._differencing = Differencing(records, analyst)
+        self._differencing = Differencing(con, records, analyst)
         self._keeping = Keeping(client.name, analyst, records)
         self._known: tuple[int, float, Ruling | None] | None = None
         self._runs = OpenRuns(client.end_run, client.interrupt, self._ledger)

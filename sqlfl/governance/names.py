@@ -7,7 +7,8 @@ and depend on their arguments alone: not on a session, a file, a sequence, a var
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +122,26 @@ _FOUND = sql.constant(
     )
 )
 """Its columns, and all views of its name, in one instant: two statements take longer."""
+
+
+def base_tables(con: sql.Connection, path: Sequence[str]) -> frozenset[str]:
+    """Return the tables from which the rows of a table or view come: the table itself, or those
+    that the view reads, also through other views and macros. Nothing runs. Files are none.
+    """
+    table = exp.Table()
+    for part, name in zip(("this", "db", "catalog"), reversed(path), strict=False):
+        table.set(part, exp.to_identifier(name, quoted=True))
+    plans = con.execute(f"EXPLAIN (FORMAT json) SELECT * FROM {sql.to_sql(table)}").fetchall()
+    return frozenset(name for _, plan in plans for name in _scanned(json.loads(plan)))
+
+
+def _scanned(steps: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the tables that steps of a plan read."""
+    for step in steps:
+        name = step["extra_info"].get("Table")
+        if name is not None:
+            yield folded(str(name))
+        yield from _scanned(step["children"])
 
 
 MACROS = (

@@ -51,16 +51,21 @@ SEVERAL = (
 class Means:
     """Means of many, and places, that a run's rows have."""
 
-    of_table: dict[str, str] = field(default_factory=dict)
-    """For each table a text of the rows that they are of."""
+    of_table: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """For each base table the name in the query, and a text of the rows that they are of."""
+    bases: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Base tables of the tables and views that the run's queries name."""
     windows: dict[tuple[str, ...], tuple[Node, ...]] = field(default_factory=dict)
     """Windows over these rows, by the text and the tables' names."""
 
     def add(self, tables: Iterable[str], text: str, windows: Iterable[Node]) -> bool:
-        """Note windows over rows. Return whether the tables have none of other rows."""
-        if any(self.of_table.get(table, text) != text for table in tables):
+        """Note windows over rows. Return whether the tables have none of other rows, and under
+        no other name: a view may leave out a few rows.
+        """
+        known = {base: (name, text) for name in tables for base in self.bases.get(name, {name})}
+        if any(self.of_table.get(base, rows) != rows for base, rows in known.items()):
             return False
-        self.of_table |= dict.fromkeys(tables, text)
+        self.of_table |= known
         self.windows[(text, *tables)] = (*self.windows.get((text, *tables), ()), *windows)
         return True
 

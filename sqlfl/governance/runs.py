@@ -19,6 +19,7 @@ from sqlfl.governance.copies import Counted, copies
 from sqlfl.governance.differencing import JOINED, SLACK, TAKEN, Differencing, MarkedRows
 from sqlfl.governance.ledger import FEATURES, LABELS
 from sqlfl.governance.masked import in_clear
+from sqlfl.governance.names import base_tables
 from sqlfl.governance.policy_evaluation import has, refusal
 from sqlfl.governance.reach import Means
 from sqlfl.governance.scopes import Table
@@ -212,13 +213,17 @@ class GovernedRun:
         from it, by the texts of its fragments. Raise PolicyError where that cannot be counted.
         """
         parts, least = self.parts[slot], self.rules[slot].min_cell
-        of_table: dict[Table, Counted] = {}
+        several = sum(map(bool, parts.reads)) > 1
+        of_table: dict[str, Counted] = {}
         for place, (text, tables) in enumerate(zip(texts, parts.reads, strict=True)):
             part = Counted()
             if place in parts.copied:
                 part = copies(cursor(), text, least, parts.values, self._means)
-            for table in tables:
-                of_table[table] = of_table[table] + part if table in of_table else part
+            # of a table and a view of it, too
+            named = {".".join(table) for table in tables}
+            bases = named.union(*(base_tables(cursor(), t) for t in tables)) if several else named
+            for base in bases:
+                of_table[base] = of_table[base] + part if base in of_table else part
         self._copies[slot] = reduce(Counted.__or__, of_table.values(), Counted())
 
     def _least(self, slot: int, least: int) -> int:

@@ -132,6 +132,36 @@ def test_copies_of_a_row_fill_no_cell(
             fed.sql(train)
 
 
+VIEWED = UNION.split(" UNION ALL ")[0]
+VIEWED = f"{VIEWED} UNION ALL {VIEWED.replace('clinic.p', 'clinic.w')}"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        VIEWED,
+        OF_P.format("p.diag, o.y", "(SELECT pid, diag FROM clinic.p UNION ALL "
+                    "SELECT pid, diag FROM clinic.w) AS p"),
+        VIEWED.replace("clinic.p", "clinic.u"),
+    ],
+)  # fmt: skip
+def test_copies_of_a_row_under_two_names_fill_no_cell(
+    clinic: duckdb.DuckDBPyConnection, query: str
+) -> None:
+    """Two rows have the value, and each is in a table and in a view of it, or in two views."""
+    clinic.execute("UPDATE p SET diag = 'rare' WHERE pid = 18")
+    clinic.execute("CREATE VIEW w AS FROM p; CREATE MACRO every() AS TABLE FROM p")
+    clinic.execute("CREATE VIEW u AS FROM every() WHERE pid > 3")
+    views = [GRANTS.split(";")[0].replace("ON p", f"ON {name}") for name in ("w", "u")]
+    ruled(clinic, "min_cell = 3, min_rows = 5", "; ".join([GRANTS, *views]))
+    with in_memory() as own, sqlfl.connect(analyst="acme", progress=False) as fed:
+        own.execute(MINE)
+        fed.attach("clinic", clinic)
+        fed.attach("own", own)
+        with pytest.raises(PolicyError, match="min_cell = 3, of values of features: of diag"):
+            fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
+
+
 def test_copies_do_not_make_rows_many(clinic: duckdb.DuckDBPyConnection) -> None:
     ruled(clinic, "min_cell = 1, min_rows = 61", GRANTS)
     with in_memory() as own, sqlfl.connect(analyst="acme", progress=False) as fed:
