@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sqlfl
-from sqlfl.coordinator.join import key_join, scratch
+from sqlfl.coordinator.join import key_join, row_mapping
 from sqlfl.coordinator.rounds import chunks
 from tests.conftest import Open
 from tests.federations import federation
@@ -39,21 +39,21 @@ def fed(database: Open) -> Iterator[sqlfl.Federation]:
 
 
 @pytest.fixture
-def files(monkeypatch: pytest.MonkeyPatch) -> list[scratch.StoredNumbers]:
+def files(monkeypatch: pytest.MonkeyPatch) -> list[row_mapping.StoredNumbers]:
     """Those that are made."""
-    made: list[scratch.StoredNumbers] = []
-    numbers = scratch.Scratch.numbers
+    made: list[row_mapping.StoredNumbers] = []
+    numbers = row_mapping.Scratch.numbers
 
-    def listed(self: scratch.Scratch) -> scratch.StoredNumbers:
+    def listed(self: row_mapping.Scratch) -> row_mapping.StoredNumbers:
         made.append(numbers(self))
         return made[-1]
 
-    monkeypatch.setattr(scratch.Scratch, "numbers", listed)
+    monkeypatch.setattr(row_mapping.Scratch, "numbers", listed)
     return made
 
 
 def test_what_does_not_fit_memory_is_trained_from_files(
-    fed: sqlfl.Federation, files: list[scratch.StoredNumbers]
+    fed: sqlfl.Federation, files: list[row_mapping.StoredNumbers]
 ) -> None:
     fed.sql(TRAIN.format("merge_equal_rows = false"))
     expected = fed.model("m")
@@ -70,7 +70,7 @@ def test_what_does_not_fit_memory_is_trained_from_files(
 
 @pytest.mark.parametrize("tree", [False, True])
 def test_what_does_not_fit_memory_has_offsets(
-    fed: sqlfl.Federation, files: list[scratch.StoredNumbers], tree: bool
+    fed: sqlfl.Federation, files: list[row_mapping.StoredNumbers], tree: bool
 ) -> None:
     """Joined rows that are read from files, or found again in each pass."""
     text = QUERY.replace("l.y FROM", "l.y, ln(1 + r.xr) AS e FROM")
@@ -92,7 +92,7 @@ def test_what_does_not_fit_memory_has_offsets(
     ["algorithm = 'admm'", "algorithm = 'sgd'", "class_weight = 'balanced'"],
 )
 def test_what_needs_arrays_is_refused(
-    fed: sqlfl.Federation, files: list[scratch.StoredNumbers], options: str
+    fed: sqlfl.Federation, files: list[row_mapping.StoredNumbers], options: str
 ) -> None:
     text = r"the join has at least [\d,]+ rows, which take about .* memory_limit is 3\.8 MiB"
     with pytest.raises(sqlfl.ModelError, match=text):
@@ -117,7 +117,7 @@ def test_nothing_stays_on_disk_after_a_failure(
     fed: sqlfl.Federation,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    files: list[scratch.StoredNumbers],
+    files: list[row_mapping.StoredNumbers],
     error: type[BaseException],
 ) -> None:
     def fails(*_: object) -> None:

@@ -15,12 +15,16 @@ from sqlfl.contract.schema import Address, SlotSpecification, specifications_to_
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.join.factorised import Factorised, factorised_join
-from sqlfl.coordinator.join.fan_out import limit_fan_out
-from sqlfl.coordinator.join.join_limits import RowStorage, check_join, check_keys, database_memory
+from sqlfl.coordinator.join.join_limits import (
+    RowStorage,
+    check_join,
+    check_keys,
+    database_memory,
+    limit_fan_out,
+)
 from sqlfl.coordinator.join.join_size import JoinSize, SlotCodes, check_single, join_size, once_each
 from sqlfl.coordinator.join.mapping_query import Room, SlotRows, key_codes, run_mapping_query
-from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
-from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.join.row_mapping import RowMapping, Scratch, WrittenMapping
 from sqlfl.coordinator.lasting import KeptMapping, LastingJoin
 from sqlfl.coordinator.proposing import propose
 from sqlfl.messages import (

@@ -26,8 +26,8 @@ from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join.equal_rows import merge_equal_rows
 from sqlfl.coordinator.join.factorised import Factorised
 from sqlfl.coordinator.join.join_limits import check_memory, check_tables, is_written
+from sqlfl.coordinator.join.row_mapping import Scratch
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
-from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.join.table_mapping import CountedMapping, SlotMapping, TableMapping
 from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.preparation import (

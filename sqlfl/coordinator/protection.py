@@ -18,7 +18,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.contract.schema import Address
-from sqlfl.coordinator.join.fan_out import copies, partners
+from sqlfl.coordinator.join.join_limits import copies, max_partners
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.coordinator.privacy_planning import bounds_of
 from sqlfl.coordinator.rounds.chunk import Scores
@@ -81,7 +81,7 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> RunProtecti
         met: dict[int, int] = {}
         if not privacy.together:
             met = {
-                other: partners(part.rows, part.virtual, those.rows, len(those.virtual))
+                other: max_partners(part.rows, part.virtual, those.rows, len(those.virtual))
                 for other, those in parts.items()
                 if other != slot.index
             }

@@ -22,7 +22,7 @@ from sqlfl.contract import stopping
 from sqlfl.contract.request import checkpoint_of
 from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.executors.base import Executor
-from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.join.row_mapping import Scratch
 from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.coordinator.problems import Measures, PreparedProblem, prepared_for

@@ -25,7 +25,7 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.findings import remark_on_features
 from sqlfl.coordinator.join.equal_rows import EqualRowGroups, merge_equal_rows, numbered, with_rows
-from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.join.row_mapping import Scratch
 from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.preparation import Joined, Targets, Weighting
 from sqlfl.coordinator.problems import (

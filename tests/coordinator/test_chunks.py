@@ -8,8 +8,7 @@ import pytest
 from sqlfl.coordinator import blocks
 from sqlfl.coordinator.join.factorised import Products, factorised_join
 from sqlfl.coordinator.join.join_size import SlotCodes
-from sqlfl.coordinator.join.row_mapping import StoredMapping
-from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.join.row_mapping import Scratch, StoredMapping
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import chunks as chunks_module
 from sqlfl.coordinator.rounds import passes as passes_module

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import sqlfl
 from sqlfl.base.errors import InternalError, PartyError
 from sqlfl.base.progress import Progress
-from sqlfl.coordinator.join.fan_out import copies, limit_fan_out, partners
+from sqlfl.coordinator.join.join_limits import copies, limit_fan_out, max_partners
 from sqlfl.coordinator.preparation import Targets, prepare
 from sqlfl.coordinator.protection import (
     Watched,
@@ -104,7 +104,7 @@ def test_fan_outs_are_those_of_brute_force(join) -> None:
         assert copies(rows, virtual[slot]) == max(int((rows == r).sum()) for r in real)
         for other, others in mapping.items():
             met = max(len({*others[rows == r].tolist()}) for r in real)
-            assert partners(rows, virtual[slot], others, SIZES[other]) == met
+            assert max_partners(rows, virtual[slot], others, SIZES[other]) == met
 
 
 # -- a join of two parties -------------------------------------------------------------------------

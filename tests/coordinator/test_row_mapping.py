@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from sqlfl.coordinator.join import row_mapping
-from sqlfl.coordinator.join.row_mapping import StoredMapping, WrittenMapping
-from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.join.row_mapping import Scratch, StoredMapping, WrittenMapping
 from tests.depth import SEED
 
 SIZES = {2: 50, 0: 9, 5: 3}

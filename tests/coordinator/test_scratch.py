@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sqlfl.base.errors import ModelError
-from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.join.row_mapping import Scratch
 
 
 @pytest.fixture(autouse=True)

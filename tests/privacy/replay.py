@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 from sqlfl.coordinator import preparation, problems
-from sqlfl.coordinator.join.fan_out import limit_fan_out
+from sqlfl.coordinator.join.join_limits import limit_fan_out
 from sqlfl.coordinator.protection import protect
 from sqlfl.methods.sgd import coordinator as sgd
 from sqlfl.party import party

@@ -28,8 +28,7 @@ from sqlfl.coordinator.join.key_join import (
     register,
     too_large,
 )
-from sqlfl.coordinator.join.row_mapping import StoredMapping, WrittenMapping
-from sqlfl.coordinator.join.scratch import Scratch, StoredNumbers
+from sqlfl.coordinator.join.row_mapping import Scratch, StoredMapping, StoredNumbers, WrittenMapping
 from sqlfl.messages import JoinKeys
 from sqlfl.options.training import MAX_TABLE_ROWS
 

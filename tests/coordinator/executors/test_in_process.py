@@ -16,8 +16,7 @@ from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.in_process import InProcess, in_order
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join.key_join import KeyJoin
-from sqlfl.coordinator.join.row_mapping import StoredMapping
-from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.join.row_mapping import Scratch, StoredMapping
 from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import StoredChunks
 from sqlfl.coordinator.rounds.passes import Passes
