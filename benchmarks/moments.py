@@ -191,38 +191,32 @@ LATE = (
     f"p.seats, f.arr_delay > 15 AS late {JOIN}"
 )
 FEW, SOME = (f"hash(flight, time_hour, 7) % {n} = 0" for n in (112, 44))
+
+
+def _air(condition: str) -> Task:
+    """Return the task of a flight's time in the air, over rows of the condition."""
+    return Task(
+        "linear_regression", "r2", "air_time",
+        f"SELECT f.distance, f.carrier, w.wind_speed, w.visib, p.seats, f.air_time {JOIN}",
+        FLIGHTS, lambda folder, seed: flights(condition),
+    )  # fmt: skip
+
+
+def _late(condition: str) -> Task:
+    """Return the task whether a flight is late, over rows of the condition."""
+    return Task(
+        "logistic_regression", "auc", "late", LATE,
+        FLIGHTS, lambda folder, seed: flights(condition),
+    )  # fmt: skip
+
+
 TASKS = {
-    "air": Task(
-        "linear_regression", "r2", "air_time",
-        f"SELECT f.distance, f.carrier, w.wind_speed, w.visib, p.seats, f.air_time {JOIN}",
-        FLIGHTS, lambda folder, seed: flights("air_time IS NOT NULL"),
-    ),
-    "late": Task(
-        "logistic_regression", "auc", "late", LATE,
-        FLIGHTS, lambda folder, seed: flights("arr_delay IS NOT NULL"),
-    ),
-    "few late": Task(
-        "logistic_regression", "auc", "late", LATE,
-        FLIGHTS,
-        lambda folder, seed: flights(f"arr_delay IS NOT NULL AND {FEW}"),
-    ),
-    "few": Task(
-        "linear_regression", "r2", "air_time",
-        f"SELECT f.distance, f.carrier, w.wind_speed, w.visib, p.seats, f.air_time {JOIN}",
-        FLIGHTS,
-        lambda folder, seed: flights(f"air_time IS NOT NULL AND {FEW}"),
-    ),
-    "some late": Task(
-        "logistic_regression", "auc", "late", LATE,
-        FLIGHTS,
-        lambda folder, seed: flights(f"arr_delay IS NOT NULL AND {SOME}"),
-    ),
-    "some": Task(
-        "linear_regression", "r2", "air_time",
-        f"SELECT f.distance, f.carrier, w.wind_speed, w.visib, p.seats, f.air_time {JOIN}",
-        FLIGHTS,
-        lambda folder, seed: flights(f"air_time IS NOT NULL AND {SOME}"),
-    ),
+    "air": _air("air_time IS NOT NULL"),
+    "late": _late("arr_delay IS NOT NULL"),
+    "few late": _late(f"arr_delay IS NOT NULL AND {FEW}"),
+    "few": _air(f"air_time IS NOT NULL AND {FEW}"),
+    "some late": _late(f"arr_delay IS NOT NULL AND {SOME}"),
+    "some": _air(f"air_time IS NOT NULL AND {SOME}"),
     "weather": Task(
         "linear_regression", "r2", "taxi",
         "SELECT f.distance, f.hour AS dep_hour, w.wind_speed, w.visib, w.temp, "
