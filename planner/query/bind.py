@@ -285,6 +285,12 @@ class Binder:
                 "attach the clients under names of their own, and where per client is meant write "
                 "(SELECT ... FROM a.t ... UNION ALL SELECT ... FROM b.t ...) AS t"
             )
+            if found.what == "PIVOT":
+                hint = (
+                    "write each column as an aggregate with FILTER, which takes the rows of all "
+                    "clients: JOIN (SELECT key, sum(x) FILTER (kind = 'a') AS a FROM party.table "
+                    "GROUP BY key) AS u ON u.key = t.key"
+                )
         else:
             over = f"{' and '.join(parties)} together" if parties else "what is no party's table"
             message, hint = f"{found.what} cannot be done over {over}", found.hint

@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from sqlfl.base.errors import PlanError
-from tests.planner.central import planned_rows
+from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog, database
 from tests.planner.query.rows import same_rows
 from tests.planner.query.test_meaning import plan
@@ -69,3 +69,15 @@ def test_unpivot_of_all_columns_needs_the_same_ones_everywhere() -> None:
     two.execute("ALTER TABLE t DROP z")
     rows = planned_rows(plan(catalog, text.format("COLUMNS(* EXCLUDE k)")), catalog.databases)
     assert len(rows) == 4
+
+
+def test_aggregates_with_filter_are_the_columns_of_a_pivot(
+    catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
+) -> None:
+    pivot = "PIVOT clinic.visits ON kind IN ('a', 'b') USING sum(cost) AS cost GROUP BY person"
+    grouped = """SELECT person, sum(cost) FILTER (kind = 'a') AS a_cost,
+        sum(cost) FILTER (kind = 'b') AS b_cost FROM clinic.visits GROUP BY person"""
+    query = "SELECT p.age, v.a_cost, v.b_cost FROM register.people p JOIN ({}) v ON v.person = p.id"
+    expected = ordered(central.execute(query.format(pivot)).fetchall())
+    assert len(expected) > 1
+    assert planned_rows(plan(catalog, query.format(grouped)), catalog.databases) == expected
