@@ -223,6 +223,8 @@ class Clauses(Tokens):
         hint += "of the party"
         if got in ("{", "}"):
             hint = 'in Python, a text with {names} to fill in starts with f: f"..."'
+        elif near and got == "." and (before := [t for t in self.tokens if t.end < near[0].start]):
+            hint = f"is there a comma missing before {before[-1].text}?"  # SELECT a.x b.y
         return self.fail(f"the query cannot be read: {what}", hint=hint, span=span)
 
 

@@ -307,6 +307,9 @@ class Tokens:
         token = self.token
         if token is None or not self.is_name(token):
             hint = BRACES if self.got() in ("{", "}") else None
+            if token is not None and token.token_type is TokenType.STRING:
+                quoted = token.text.replace('"', '""')
+                hint = f'names stand without quotes, or in double quotes: "{quoted}"'
             raise self.fail(f"expected {what}, got {self.got()}", hint=hint)
         self.at += 1
         return Word(token.text, self.span(token))
