@@ -70,10 +70,16 @@ def fed() -> Iterator[sqlfl.Federation]:
         ("SHOW TABELS", "did you mean TABLES?"),
         ("SHOW MODEL m", "DESCRIBE MODEL name shows one"),
         ("SHOW REQUESTS", "an owner's statement: sqlfl.owner(connection).sql('SHOW REQUESTS')"),
+        ("SHOW WEIGHTS OF MODEL m", "write WEIGHTS OF MODEL name, without SHOW"),
+        (train().replace(" USING", "-2 USING"), 'in double quotes: "my-model"'),
+        ("TRAIN MODEL m USING 'lasso' TARGET y FROM a.t",
+         'names stand without quotes, or in double quotes: "lasso"'),
+        (train(more="WITH (merge_equal_rows = no)"), "write merge_equal_rows = false"),
+        ("HELP TRAIN", "here it is sqlfl docs statements, on the command line"),
         ("DROP m", "DROP MODEL [IF EXISTS] name"),
         (train(more="WITH (cv = 5)").replace("TRAIN", "TUNE"), "it is called folds here"),
         (train(more="WITH (scoring = 'r2')").replace("TRAIN", "TUNE"), "it is called metric here"),
-        (f"PREDICT MODEL m ID (id) FROM (SELECT a.age {JOIN})", "write alias.id"),
+        (f"PREDICT MODEL m ID (id) FROM (SELECT a.age {JOIN})", "t.id for FROM party.table t"),
     ],
 )  # fmt: skip
 def test_the_hint(text: str, hint: str, fed: sqlfl.Federation) -> None:

@@ -27,6 +27,7 @@ _NUMBER = re.compile(r"(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d[\d_]*)?", re.A
 _MAX_DIGITS = 38
 """Digits of the largest integer that DuckDB has."""
 
+_TRUTHS = {"YES": "true", "ON": "true", "NO": "false", "OFF": "false"}
 
 _AFTER = (
     *("INTO", "USING", "TARGET", "WEIGHT", "OFFSET", "EXPOSURE", "TRANSFORM", "WITH", "PRIVACY"),
@@ -44,7 +45,9 @@ class Clauses(Tokens):
         span = (words[0].span[0], words[-1].span[1])
         if not least <= len(words) <= most:
             form = "party.table.column or alias.column" if most == 5 else "party.table"
-            hint = f"write alias.{words[0]}" if most == 5 and len(words) == 1 else None
+            hint = None
+            if most == 5 and len(words) == 1:
+                hint = f"write its table's alias before it: t.{words[0]} for FROM party.table t"
             raise self.fail(
                 f"expected {what} as {form}, got {'.'.join(words)}", hint=hint, span=span
             )
@@ -93,7 +96,9 @@ class Clauses(Tokens):
             if self.accept("{"):
                 return self._pairs(option)
         hint = None
-        if token is not None and not signed and self.is_name(token):
+        if not signed and self.word() in _TRUTHS:
+            hint = f"write {option} = {_TRUTHS[self.word()]}"
+        elif token is not None and not signed and self.is_name(token):
             hint = f"text stands in single quotes: {option} = '{token.text}'"
         elif not signed and self.word() == "(":
             hint = f"a list stands in square brackets: {option} = [...]"

@@ -483,10 +483,10 @@ class _Reader(Clauses):
             raise self.fail(message, hint=f"the order of the clauses is {_TRAIN_FORM}")
         clauses = "WEIGHT, OFFSET, TRANSFORM, WITH, PRIVACY or FROM" if last else word
         near = nearest(got, _TRAIN_CLAUSES) if got else None
-        raise self.fail(
-            f"expected {clauses} {where}, got {self.got()}",
-            hint=f"did you mean {near}?" if near else f"the order of the clauses is {_TRAIN_FORM}",
-        )
+        hint = f"did you mean {near}?" if near else f"the order of the clauses is {_TRAIN_FORM}"
+        if got == "-":
+            hint = 'a name with - in it stands in double quotes: "my-model"'
+        raise self.fail(f"expected {clauses} {where}, got {self.got()}", hint=hint)
 
     def _evaluate(self) -> EvaluateModel:
         form = (
@@ -702,6 +702,8 @@ class _Reader(Clauses):
             hint = f"did you mean {close}?" if close else None
             if self.word() == "MODEL":
                 hint = "DESCRIBE MODEL name shows one; SHOW MODELS all"
+            elif self.word(1) == "OF":
+                hint = f"write {self.word()} OF MODEL name, without SHOW"
             elif self.word() in _OWNER_LISTS:
                 hint = f"an owner's statement: sqlfl.owner(connection).sql('SHOW {self.word()}')"
             raise self.fail(

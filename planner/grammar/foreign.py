@@ -58,7 +58,7 @@ _WORDS = {
     "RENAME": "train it under the other name",
     "ATTACH": "fed.attach('name', connection_or_path) adds a party",
     "DETACH": "fed.detach('name')", "USE": "write party.table",
-    "HELP": "the command sqlfl docs statements prints the statements",
+    "HELP": "sqlfl docs statements, on the command line",
     "SAVE": "EXPORT MODEL name TO 'folder'", "LOAD": "IMPORT MODEL name FROM 'folder'",
 }  # fmt: skip
 """First words of statements that we have under other names."""

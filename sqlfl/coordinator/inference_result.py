@@ -120,7 +120,7 @@ def _intercept(
 
 
 ORDER = [
-    *("table", "feature", "category", "coefficient", "party", "kind"),
+    *("feature", "category", "coefficient", "table", "party", "kind"),
     *("statistic", "standard_error", "p", "lower", "upper"),
 ]
 """Of the columns: where they are too many for a line, those in the middle are not shown."""

@@ -176,6 +176,6 @@ def _said(plan: FederatedPlan, slot: Slot, separated: Separated) -> str | None:
         two = kind_of(plan.kind).target == TWO_CLASSES
         what = "are of one class" if two else "are of one class, or of all but one"
     return (
-        f"separation: there is no finite estimate of {shown} (of {slot.name}), of which all joined "
-        f"rows, or those of one value, {what}. With l2 above 0 there is one"
+        f"separation: the weights of {shown} (of {slot.name}) have no finite estimate, since all "
+        f"joined rows with one of its values {what}. With l2 above 0 they have one"
     )

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TypeAlias
@@ -19,7 +20,7 @@ from sqlfl.base.codec import to_json
 from sqlfl.base.errors import Error, StatementError, nearest
 from sqlfl.base.foreign_names import with_call_hint
 from sqlfl.base.result import Result
-from sqlfl.contract.request import REFUSED, WAITING, Request
+from sqlfl.contract.request import REFUSED, WAITING
 from sqlfl.contract.schema import folded
 from sqlfl.databases.files import (
     Connection,
@@ -41,6 +42,7 @@ from sqlfl.governance.names import NameLookup
 from sqlfl.governance.noising import budgets_of
 from sqlfl.governance.policies import PREDICT, Governance, Roles, definition_of, locks_of
 from sqlfl.governance.policy_store import check_single, one_instance, reachable
+from sqlfl.governance.proposals import named_run
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_summary import summarise
 from sqlfl.governance.sandboxing import close_off_sources, rules_of
@@ -377,7 +379,9 @@ class Owner:
         }
 
     def _disclosures(self) -> Result:
+        """Return what has left, the newest first."""
         rows = [asdict(item) for item in left(self._records)]
+        rows.sort(key=itemgetter("last_at"), reverse=True)
         return Result(pa.Table.from_pylist(rows, schema=_DISCLOSURES))
 
     def _studies(self) -> Result:
@@ -449,7 +453,7 @@ class Owner:
                 "analyst": item.analyst,
                 "asked": item.asked_at,
                 "tables": ", ".join(item.tables),
-                "run": _run(item.request) if item.study is None else f"study {item.study.name}",
+                "run": f"study {item.study.name}" if item.study else named_run(item.request),
                 "summary": "\n".join(said.sentences),
                 "warnings": "\n".join(said.warnings),
             })  # fmt: skip
@@ -482,15 +486,15 @@ _BUDGETS = pa.schema(
 )
 _DISCLOSURES = pa.schema(
     [
-        ("analyst", pa.string()),
-        ("run", pa.string()),
-        ("what", pa.string()),
-        ("kind", pa.string()),
         ("words", pa.string()),
         ("messages", pa.int64()),
         ("bytes", pa.int64()),
+        ("kind", pa.string()),
+        ("run", pa.string()),
         ("first_at", pa.timestamp("us", tz="UTC")),
+        ("what", pa.string()),
         ("last_at", pa.timestamp("us", tz="UTC")),
+        ("analyst", pa.string()),
     ]
 )
 _REQUESTS = pa.schema(
@@ -520,11 +524,6 @@ _STUDIES = pa.schema(
 )
 _DETAILS = ("leaves", "sql", "options", "privacy", "messages", "hash")
 _REQUEST = pa.schema([*_REQUESTS, *((name, pa.string()) for name in _DETAILS)])
-
-
-def _run(request: Request) -> str:
-    by = f" by {request.algorithm}" if request.algorithm else ""
-    return f"{request.purpose} {request.kind}{by}"
 
 
 def _leaving(filed: Filed) -> str:

@@ -15,7 +15,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.fragment_columns import MARK
-from sqlfl.contract.request import REFUSED, ApprovedStudy, Request, Verdict, digest
+from sqlfl.contract.request import CHECK, REFUSED, ApprovedStudy, Request, Verdict, digest
 from sqlfl.contract.schema import (
     SlotSpecification,
     specifications_from_json,
@@ -154,9 +154,18 @@ def check_keys(con: sql.Connection, tables: Mapping[Table, Sequence[str]]) -> No
 
 
 def described_run(request: Request, tables: Iterable[Table]) -> str:
-    by = f" by {request.algorithm}" if request.algorithm else ""
     named = ", ".join(".".join(table[1:]) for table in sorted(tables))
-    return f"{request.purpose} {request.kind}{by} of {named}"
+    return f"{named_run(request)} of {named}"
+
+
+def named_run(request: Request) -> str:
+    """Return the purpose, and what the model is. CHECK assumes a kind where the analyst names none,
+    so it is left out there.
+    """
+    if request.purpose == CHECK:
+        return "check"
+    by = f" by {request.algorithm}" if request.algorithm else ""
+    return f"{request.purpose} {request.kind}{by}"
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def _aim(request: Request) -> str:
         "train": f"train a model ({kind}{by})",
         "evaluate": f"measure a model ({kind})",
         "predict": f"predict by a model ({kind})",
-        "check": f"check data before a model ({kind}) is trained",
+        "check": "check data, and train nothing",
     }.get(request.purpose, f"run {request.purpose} of a model ({kind})")
     if look is not None and request.purpose == "evaluate":
         aim = f"look into a model ({kind})"

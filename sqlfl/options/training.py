@@ -455,7 +455,7 @@ _CALLED = {
     "weight": "the clause WEIGHT column",
     "offset": "the clause OFFSET column",
     "exposure": "the clause EXPOSURE column",
-    "solver": "algorithm",
+    **dict.fromkeys(("method", "alg", "algo", "solver"), "algorithm"),
     "test_fraction": "validation_fraction",
     "test_size": "validation_fraction",
     "tol": "tolerance",
@@ -467,15 +467,18 @@ _CALLED = {
     "weights": "the clause WEIGHT column",
 }
 """Names in scikit-learn, R and torch -> the option here, or the clause."""
-_TREES = "there are no trees here: docs/models.md lists the kinds of models"
+_TREES = "there are no trees here: sqlfl docs statements lists the kinds of models after USING"
 _ALWAYS = "leave it out: each model has an intercept, and columns are standardised"
 _NOT_HERE = {
     "firth": "INFERENCE OF MODEL m WITH (firth = true) estimates by Firth's penalised likelihood",
     "c": "scikit-learn's C is l2 = 1 / (C * rows) here",
-    **dict.fromkeys(("penalty", "regularizer"), "l2 = ... is a ridge; a lasso is USING lasso"),
+    **dict.fromkeys(("dp", "differential_privacy", "epsilon_dp"),
+                    "PRIVACY (epsilon = ...) is a clause, after WITH"),
+    **dict.fromkeys(("penalty", "regularizer", "regularization"),
+                    "l2 = ... is a ridge; a lasso is USING lasso"),
     **dict.fromkeys(("l1_ratio", "l1_reg", "alpha_l1"), "a model with few columns is USING lasso"),
-    **dict.fromkeys(("family", "link", "loss", "objective"), "USING says it: logistic_regression, "
-                    "poisson_regression, gamma_regression, ..."),
+    **dict.fromkeys(("family", "link", "loss", "objective", "kind", "type", "model", "model_type"),
+                    "USING says it: logistic_regression, poisson_regression, ..."),
     **dict.fromkeys(("n_estimators", "max_depth", "num_leaves", "n_trees"), _TREES),
     **dict.fromkeys(("fit_intercept", "intercept", "standardize", "normalize", "scale"), _ALWAYS),
     **dict.fromkeys(("n_jobs", "verbose", "num_threads"), "leave it out; connect(progress=False) "

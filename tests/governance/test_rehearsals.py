@@ -185,10 +185,14 @@ def test_the_chain_says_that_it_was_one(database: Open, tmp_path: Path) -> None:
             fed.attach("lab", database(TESTS))
             fed.sql(ANALYZE + TRAIN)
             fed.sql(TRAIN)
+            fed.sql(f"CHECK TARGET days FROM ({QUERY})")
         with sqlfl.owner(con) as owner:
             rows = owner.sql("SHOW DISCLOSURES").arrow().to_pylist()
+    last = [row["last_at"] for row in rows]
+    assert last == sorted(last, reverse=True)
     runs = {row["run"]: row["what"] for row in rows if row["run"]}
     assert sorted(runs.values()) == [
+        "check of main.patients",
         "rehearsal over rows that are made up: train linear_regression by lbfgs of main.patients",
         "train linear_regression by lbfgs of main.patients",
     ]

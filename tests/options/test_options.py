@@ -402,6 +402,9 @@ def test_options_of_validation_and_warm_starts() -> None:
         ("lr = 0.1", "it is called learning_rate here"),
         ("hidden_layer_sizes = [8]", "it is called hidden here"),
         ("random_state = 1", "it is called seed here"),
+        ("method = 'sgd'", "it is called algorithm here"),
+        ("kind = 'lasso'", "USING says it: logistic_regression, poisson_regression, ..."),
+        ("dp = true", "PRIVACY (epsilon = ...) is a clause, after WITH"),
         ("hiden = [8]", "did you mean hidden?"),
     ],
 )
