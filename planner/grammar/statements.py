@@ -33,6 +33,10 @@ class Word(str):
         word.span = span
         return word
 
+    def __getnewargs__(self) -> tuple[str, Span]:
+        """Return the arguments of a copy."""
+        return str(self), self.span
+
 
 @dataclass(frozen=True)
 class Option:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from sqlglot import exp
 
@@ -56,3 +58,11 @@ def test_nodes_are_those_of_find_all(query: str) -> None:
     for wanted in ((), kinds[:1], kinds):
         expected = list(tree.find_all(*wanted) if wanted else tree.walk())
         assert all(a is b for a, b in zip(nodes(tree, *wanted), expected, strict=True))
+
+
+def test_statements_can_be_copied() -> None:
+    statement = parse("EVALUATE MODEL m WITH (threshold = 0.5) FROM (SELECT t.x FROM a.t t)")
+    assert isinstance(statement, EvaluateModel)
+    copied_statement = copy.deepcopy(statement)
+    assert copied_statement.name == "m"
+    assert copied_statement.name.span == statement.name.span
