@@ -33,9 +33,9 @@ class Word(str):
         word.span = span
         return word
 
-    def __getnewargs__(self) -> tuple[str, Span]:
-        """Return the arguments of a copy."""
-        return str(self), self.span
+    def __reduce__(self) -> tuple[type[Word], tuple[str, Span]]:
+        """Return how a copy is made."""
+        return Word, (str(self), self.span)
 
 
 @dataclass(frozen=True)
