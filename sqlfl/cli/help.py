@@ -164,7 +164,8 @@ def help_on(text: str) -> str:
 
 def _forms() -> list[str]:
     """Return the statements' forms, from the list in the documentation."""
-    block = page("statements").split("```sql\n", 1)[1].split("```", 1)[0]
+    blocks = page("statements").split("```sql\n")[1:]
+    block = next(b for b in blocks if b.startswith("TRAIN [OR REPLACE]")).split("```", 1)[0]
     return [form.rstrip() for form in re.split(r"\n+(?=[A-Z\[])(?!FROM )", block) if form.strip()]
 
 
