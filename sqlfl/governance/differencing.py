@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 
@@ -31,6 +30,8 @@ TAKEN, JOINED = "taken", "joined"
 """Rows of a table that a query takes, whose number is disclosed; and joined rows with their counts,
 which all other values cover.
 """
+BASE = "base"
+"""Base tables of a table or view, as they were at its runs: each as a digest of this family."""
 MAX_NUMBERS = 1 << 26
 """Maximum numbers in memory for a comparison: rows times sets of rows."""
 SLACK = 1e-9
@@ -124,39 +125,38 @@ class Differencing:
             seen = self._found(cursor, family, table)
             if digest in seen:
                 return
-            self._check_names(cursor, table, least)
+            bases = self._new_bases(cursor, table, least)
             if isolates(list(seen.values()), rows, least):
                 raise refusal(f"min_difference = {least}, of rows that runs have apart")
-            row = (
-                self._analyst, *table, family, digest, rows.marks.tobytes(),
-                rows.counts.tobytes(), dt.datetime.now(dt.UTC),
-            )  # fmt: skip
-            self._records.insert(cursor, "seen", row)
+            new = [(family, digest, rows.marks.tobytes(), rows.counts.tobytes())]
+            for seen_family, *values in [*new, *((BASE, base, b"", b"") for base in bases)]:
+                row = (self._analyst, *table, seen_family, *values, dt.datetime.now(dt.UTC))
+                self._records.insert(cursor, "seen", row)
 
         self._records.in_turn(work)
 
-    def _check_names(self, cursor: sql.Connection, table: Table, least: int) -> None:
-        """Raise PolicyError where earlier runs were over another name of the same rows: a view of
-        the table, its table, or another view of that. Their rows cannot be compared.
+    def _new_bases(self, cursor: sql.Connection, table: Table, least: int) -> list[str]:
+        """Return the base tables that are not recorded of the table yet. Raise PolicyError where
+        runs were over another name of their rows: a view of the table, its table, or another view
+        of that. Their rows cannot be compared.
+
+        The records say which tables a view read then: its owner may have replaced or dropped it.
         """
-        paths = """SELECT "database", "schema", name FROM t WHERE analyst = $analyst GROUP BY ALL"""
-        names = self._records.rows(cursor, paths, "seen", {"analyst": self._analyst})
-        others = [path for path in names if [*map(folded, path)] != [*map(folded, table)]]
-        if not others:
-            return
         with closing(sql.system_cursor(self._con)) as catalog:
             bases = base_tables(catalog, table)
-            for path in others:
-                try:
-                    shared = bases & base_tables(catalog, path)
-                except (duckdb.BinderException, duckdb.CatalogException):
-                    continue  # it is gone
-                if shared:
-                    raise refusal(
-                        f"min_difference = {least}, and earlier runs were over "
-                        f"{'.'.join(path[1:])}, which has rows of the same table",
-                        hint="use one of the two names; its owner decides which",
-                    )
+        text = f"""SELECT digest, "database", "schema", name FROM t WHERE analyst = $analyst
+            AND family = '{BASE}'"""
+        known: set[str] = set()
+        for base, *path in self._records.rows(cursor, text, "seen", {"analyst": self._analyst}):
+            if [*map(folded, path)] == [*map(folded, table)]:
+                known.add(base)
+            elif base in bases:
+                raise refusal(
+                    f"min_difference = {least}, and this run or an earlier one is over "
+                    f"{'.'.join(path[1:])}, which has rows of the same table",
+                    hint="use one of the two names; its owner decides which",
+                )
+        return sorted(bases - known)
 
     def _known(self, family: str, table: Table) -> set[str]:
         with closing(self._records.cursor()) as cursor:

@@ -278,6 +278,56 @@ def test_a_table_and_a_view_of_it_are_not_compared(
     fed.sql(over["changed"])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP VIEW most",
+        "CREATE OR REPLACE VIEW most AS FROM copied",
+        "DELETE FROM patients; INSERT INTO patients SELECT * REPLACE (17 AS pid) FROM copied",
+    ],
+)
+def test_a_view_is_known_by_the_tables_that_it_read(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, change: str
+) -> None:
+    """Its owner has dropped or replaced it since, or DuckDB knows that it has no row now."""
+    clinic.execute("CREATE VIEW most AS SELECT * FROM patients WHERE pid <> 17")
+    clinic.execute("CREATE TABLE copied AS FROM patients")
+    with sqlfl.owner(clinic) as owner:
+        owner.sql(GRANT.replace("patients", "most"))
+    fed.sql(TRAIN.replace("clinic.patients", "clinic.most"))
+    clinic.execute(change)
+    with pytest.raises(PolicyError, match=r"main\.most, which has rows of the same table"):
+        fed.sql(TRAIN)
+
+
+def test_rows_of_views_that_share_a_table(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    """In one run too, and of a table of few rows. With a copy of it they are apart."""
+    clinic.execute("CREATE TABLE wards AS SELECT 'w' || i AS ward, i AS beds FROM range(4) AS r(i)")
+    clinic.execute("CREATE VIEW ill AS SELECT p.*, beds FROM patients AS p JOIN wards USING (ward)")
+    clinic.execute("CREATE TABLE visits AS SELECT pid, ward, 2 * bmi AS cost FROM patients")
+    of_visits = "VIEW seen AS SELECT v.*, beds FROM visits AS v JOIN {} USING (ward)"
+    clinic.execute(f"CREATE {of_visits.format('wards')}")
+    grants = (
+        GRANT.replace("patients", "ill"),
+        "GRANT TRAIN (cost), JOIN (pid) ON seen TO 'acme' UNDER r",
+    )
+    with sqlfl.owner(clinic) as owner:
+        for grant in grants:
+            owner.sql(grant)
+    train = TRAIN.replace("clinic.patients", "clinic.ill").replace("t.crp", "t.crp, s.cost")
+    both = f"{train[:-1]} JOIN clinic.seen AS s ON t.pid = s.pid)"
+    with pytest.raises(PolicyError, match=r"this run or an earlier one is over main\.(ill|seen),"):
+        fed.sql(both)
+    clinic.execute("DELETE FROM sqlfl.seen; CREATE TABLE again AS FROM wards")
+    clinic.execute(f"CREATE OR REPLACE {of_visits.format('again')}")
+    with sqlfl.owner(clinic) as owner:
+        for grant in grants:
+            owner.sql(grant)
+    fed.sql(both)
+
+
 def test_rows_that_are_changed_come_and_go(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
 ) -> None:
