@@ -141,10 +141,14 @@ def _of_keys(plan: FederatedPlan, seen: Mapping[int, SlotCodes]) -> list[Row]:
     for pair in partners(plan.ucq, seen):
         slots = [plan.ucq.slots[number] for number in (pair.join.left, pair.join.right)]
         name = pair_words(plan.ucq, pair)
-        for slot, met, values in zip(slots, pair.counts, pair.values, strict=True):
+        for slot, met, values, known in zip(
+            slots, pair.counts, pair.values, pair.known, strict=True
+        ):
             row: Row = {"part": "key", "table": slot.name, "name": name, "distinct": values}
-            rows.append(row | _shares(len(met), met[met > 0]))
-        matched = [(str(row["table"]), row["matched"]) for row in rows[-2:]]
+            if known or not met.any():
+                row |= _shares(len(met), met[met > 0])
+            rows.append(row)
+        matched = [(str(row["table"]), row.get("matched")) for row in rows[-2:]]
         rows[-2]["finding"] = matching(name, *matched) or multiplied(
             name, pair.means, [slot.name for slot in slots]
         )
@@ -155,7 +159,8 @@ def _of_table(
     plan: FederatedPlan, slot: Slot, joined: Joined, seen: _Seen, separated: str | None
 ) -> Row:
     rows = table_rows(slot, seen.codes[slot.index])
-    row: Row = {"part": "table", "table": slot.name, "rows": rows.number}
+    number = rows.number if rows.distinct else None
+    row: Row = {"part": "table", "table": slot.name, "rows": number}
     active = joined.slots.get(slot.index)
     if active is None or not rows.known:  # no record is kept of the joined rows of a mere link
         return row | {"finding": separated}

@@ -358,6 +358,49 @@ def test_rows_of_a_table_that_several_blocks_read_count_once(name: str) -> None:
             assert (side["fan_out"], side["fan_out_max"]) == pytest.approx(means.fetchall()[0])
 
 
+SOME_V = f"{BY_K} WHERE v.z > 1"
+UNKNOWN = {
+    "overlapping parts": (f"{BY_K} WHERE t.x < 9 UNION ALL {BY_K} WHERE t.x < 12 AND t.day > 1",
+                          {"t": None}),
+    "a whole and its halves": (f"{SOME_V} UNION ALL {BY_K} WHERE v.z <= 1 UNION ALL {BY_K}",
+                               {"v": 34}),
+    "parts of a LEFT JOIN": (BY_K.replace("JOIN", "LEFT JOIN") + " WHERE t.x > 20 OR v.z > 1",
+                             {"v": 34}),
+}  # fmt: skip
+KNOWN = {
+    "parts of parts": f"{SOME_V} UNION ALL {SOME_V} AND v.z > 2 UNION ALL {BY_K}",
+    "values": f"{BY_K} WHERE v.z IN (1, 2) UNION ALL {BY_K} WHERE v.z = 3",
+    "tests of both": f"{BY_K} WHERE t.x > 20 OR v.z > 1",
+}
+
+
+@pytest.mark.parametrize("name", [*UNKNOWN, *KNOWN])
+def test_no_number_is_wrong_where_parts_have_rows_in_common(name: str) -> None:
+    """Rows with equal keys stand in different parts, and no message says which of them."""
+    text, unknown = UNKNOWN[name] if name in UNKNOWN else (KNOWN[name], {})
+    with (
+        in_memory() as one, in_memory() as two, in_memory() as central,
+        sqlfl.connect(progress=False) as fed,
+    ):  # fmt: skip
+        for party, con, fill in (("one", one, FILL[0]), ("two", two, FILL[1])):
+            con.execute(fill)
+            central.execute(fill)
+            fed.attach(party, con)
+        query = f"SELECT * EXCLUDE (rt, rv) FROM ({text.format(a='one.', b='two.')})"
+        report = fed.sql(f"CHECK ({query})").arrow().to_pylist()
+        whole = text.format(a="", b="")
+        tables = {row["table"]: row for row in report if row["part"] == "table"}
+        for table, row in (("t", "rt"), ("v", "rv")):
+            if table in unknown:
+                assert tables[table]["matched"] is tables[table]["fan_out"] is None
+                assert tables[table]["rows"] == unknown[table]
+                continue
+            counted = f"SELECT count(*) FROM ({whole}) WHERE {row} IS NOT NULL GROUP BY {row}"
+            counts = [n for (n,) in central.sql(counted).fetchall()]
+            assert round(tables[table]["matched"] * tables[table]["rows"]) == len(counts)
+            assert tables[table]["fan_out_max"] == max(counts)
+
+
 def test_the_result_is_shown_in_parts(fed: sqlfl.Federation) -> None:
     result = fed.query(f"SELECT {ALL}, p.y, q.z FROM a.p p JOIN b.q q USING (id)").check("y")
     text, markup = str(result), result._repr_html_()

@@ -4,24 +4,27 @@ A table's row may stand in several fragments of a slot: both blocks of a FULL JO
 table, and so does each block of `EXISTS (...) OR EXISTS (...)`. Fragments of one client with the
 same FROM read the same rows, except those that their conditions leave out. So a fragment whose
 conditions include all of another one's has no rows of its own. Clients shuffle the rows of each
-fragment. So its rows are those of the other one with equal keys; among rows with equal keys any
-will do, as all of them are joined, or none.
+fragment. So its rows are those of the other one with equal keys. Among rows with equal keys any
+will do if all of them stand in the same fragments; otherwise it is unknown which rows these are.
+Two fragments may also have rows in common that neither has all of, if their conditions do not
+exclude each other. How many these are is unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 from sqlglot import exp
 
 from sqlfl.base.arrays import Array
-from sqlfl.contract.fragment_columns import KEY
+from sqlfl.contract.fragment_columns import KEPT, KEY
 from sqlfl.coordinator.join.join_size import SlotCodes, joins_in
 from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query.equalities import conjuncts
+from sqlfl.planner.query.exclusions import exclude
 from sqlfl.planner.query.ucq import Fragment, Join, Slot, Ucq
 
 
@@ -32,10 +35,11 @@ class TableRows:
     ids: Array
     """int64 (rows of the slot,): number of the table's row; -1 for rows that a LEFT JOIN adds."""
     number: int
-    """Number of the tables' rows."""
+    """Number of the tables' rows. Without `distinct`, some may count in several fragments."""
     known: bool
-    """False if fragments with rows in common have other keys of them, so that it is unknown which
-    rows these are."""
+    """False if it is unknown which rows of different fragments are the same row."""
+    distinct: bool
+    """False if fragments may have rows in common of which neither has all."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Partners:
     with the join: int64 (n,)."""
     values: tuple[int, int]
     """Number of distinct keys of either slot."""
+    known: tuple[bool, bool]
+    """False if it is unknown which rows of either slot's fragments are the same row."""
 
     @property
     def means(self) -> tuple[float, float]:
@@ -68,7 +74,11 @@ class _Reading:
     rows: tuple[object, ...]
     """Client and FROM."""
     conditions: frozenset[str]
+    tests: tuple[exp.Expr, ...]
+    """All conditions, also those that the presence of a key fulfils."""
     keys: Mapping[int, tuple[str, ...]]
+    kept: str | None
+    """Test that parts the rows from those that only match."""
 
 
 def table_rows(slot: Slot, codes: SlotCodes, key: int | None = None) -> TableRows:
@@ -78,34 +88,49 @@ def table_rows(slot: Slot, codes: SlotCodes, key: int | None = None) -> TableRow
     readings = {f.index: _reading(f) for f in slot.fragments if not (f.virtual or f.links)}
     wholes: dict[int, int] = {}
     for index in sorted(readings, key=lambda index: len(readings[index].conditions)):
-        roots = (root for root, whole in wholes.items() if root == whole)
         wholes[index] = next(
-            (root for root in roots if _is_part(readings[index], readings[root], key)), index
+            (w for w in reversed(wholes) if _is_part(readings[index], readings[w], key)), index
         )
+    roots = [index for index, whole in wholes.items() if index == whole]
+    distinct = not any(
+        _may_overlap(readings[one], readings[other], key) for one, other in combinations(roots, 2)
+    )
     links = {f.index: f.beside for f in slot.fragments if f.beside is not None}
     members = {i: [i, *(f for f, beside in links.items() if beside == i)] for i in readings}
-    ids, number, known = np.full(len(codes.fragment), -1, np.int64), 0, True
-    firsts: dict[int, Array] = {}
+    ids, number, known = np.full(len(codes.fragment), -1, np.int64), 0, distinct
+    classes = np.zeros(len(codes.fragment), np.int64)  # of the tables' rows, by their fragments
+    rows_of: dict[int, Array] = {}
     for index, whole in wholes.items():
         rows = np.flatnonzero(codes.among(members[index]))
-        if index == whole:
-            ids[rows] = number + np.arange(len(rows))
-            number += len(rows)
-            firsts[index] = rows
-            continue
-        theirs = firsts[whole]
-        own, other = readings[index].keys, readings[whole].keys
-        shared = [codes.keys[k] for k in slot.keys if own[k] == other[k]]
-        known &= len(shared) == len(slot.keys)
-        match = _paired(
-            [c[theirs] for c in shared], [c[rows] for c in shared], theirs.size, rows.size
-        )
-        ids[rows[match >= 0]] = ids[theirs[match[match >= 0]]]
-        alone = rows[match < 0]
+        own, other = readings[index], readings[whole]
+        alone = rows
+        if index != whole:
+            theirs = rows_of[whole]
+            shared = [k for k in slot.keys if own.keys[k] == other.keys[k]]
+            columns = [codes.keys[k] for k in shared]
+            if len(members[index]) > 1 and own.kept == other.kept:
+                columns.append(codes.among(members[index][1:]) | codes.among(members[whole][1:]))
+            match, exact = _paired(
+                [c[theirs] for c in columns], [c[rows] for c in columns],
+                classes[ids[theirs]], codes.fragment[rows],
+            )  # fmt: skip
+            known &= exact and len(shared) == len(slot.keys)
+            if slot.target and len(members[index]) > len(members[whole]):
+                known &= own.conditions == other.conditions  # it has rows without a label
+            ids[rows[match >= 0]] = ids[theirs[match[match >= 0]]]
+            alone = rows[match < 0]
         ids[alone] = number + np.arange(len(alone))
         number += len(alone)
-        firsts[whole] = np.concatenate([theirs, alone])  # the other one may lack rows without label
-    return TableRows(ids, number, known)
+        rows_of[index] = rows
+        inner = index
+        while len(alone) and inner != whole:  # these may lack rows without a label
+            rows_of[whole] = np.concatenate([rows_of[whole], alone])
+            inner, whole = whole, wholes[whole]
+        if len(wholes) > 1:
+            inside = np.zeros(len(classes), np.int64)
+            inside[ids[rows]] = 1 + codes.among(members[index][1:])[rows]
+            classes, _ = _refined(classes, inside, 3)
+    return TableRows(ids, number, known, distinct)
 
 
 def partners(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> list[Partners]:
@@ -157,7 +182,8 @@ def _partners(
         counts.append(number[taking_part[side.classes]])
     values = [len(np.unique(side.keys[side.keys >= 0])) for side in sides]
     firsts = members[0][join.left][0], members[0][join.right][0]
-    return Partners(join, firsts, (counts[0], counts[1]), (values[0], values[1]))
+    known = sides[0].known, sides[1].known
+    return Partners(join, firsts, (counts[0], counts[1]), (values[0], values[1]), known)
 
 
 @dataclass(frozen=True)
@@ -170,6 +196,19 @@ class _Side:
     """int64 (n,): number of the set of blocks that the row stands in."""
     masks: list[int]
     """These sets, as bits."""
+    known: bool
+    """False if it is unknown which rows of different fragments are the same row."""
+
+
+def _refined(classes: Array, inside: Array, kinds: int) -> tuple[Array, Array]:
+    """Part classes by a number below `kinds` of each of their members: int64 (n,); and the classes
+    that occur, as `kinds` times the former class, and the number.
+    """
+    both = kinds * classes + inside
+    used = np.flatnonzero(np.bincount(both))
+    numbers = np.zeros(used.max(initial=0) + 1, np.int64)
+    numbers[used] = np.arange(len(used))
+    return numbers[both], used
 
 
 def _side(slot: Slot, codes: SlotCodes, key: int, members: Sequence[Sequence[int]]) -> _Side:
@@ -182,25 +221,37 @@ def _side(slot: Slot, codes: SlotCodes, key: int, members: Sequence[Sequence[int
         keys[ids] = np.maximum(keys[ids], codes.keys[key][taken])
         inside = np.zeros(rows.number, bool)
         inside[ids] = True
-        both = 2 * classes + inside
-        used = np.flatnonzero(np.bincount(both, minlength=2 * len(masks)))
+        classes, used = _refined(classes, inside, 2)
         masks = [masks[u // 2] | (u % 2) << block for u in used.tolist()]
-        numbers = np.zeros(used.max(initial=0) + 1, np.int64)
-        numbers[used] = np.arange(len(used))
-        classes = numbers[both]
-    return _Side(keys, classes, masks)
+    return _Side(keys, classes, masks, rows.known)
 
 
 def _is_part(own: _Reading, whole: _Reading, key: int | None) -> bool:
     """Return whether a fragment's rows are among another one's."""
-    same = key is None or own.keys[key] == whole.keys[key]
-    return own.rows == whole.rows and own.conditions >= whole.conditions and same
+    return _is_alike(own, whole, key) and own.conditions >= whole.conditions
 
 
-def _paired(theirs: Sequence[Array], own: Sequence[Array], n: int, m: int) -> Array:
+def _is_alike(one: _Reading, other: _Reading, key: int | None) -> bool:
+    """Return whether two fragments read the same rows before their conditions."""
+    return one.rows == other.rows and (key is None or one.keys[key] == other.keys[key])
+
+
+def _may_overlap(one: _Reading, other: _Reading, key: int | None) -> bool:
+    """Return whether two fragments may have rows in common."""
+    apart = any(exclude(a, b) for a, b in product(one.tests, other.tests))
+    return _is_alike(one, other, key) and not apart
+
+
+def _paired(
+    theirs: Sequence[Array], own: Sequence[Array], classes: Array, fragments: Array
+) -> tuple[Array, bool]:
     """Pair each of m rows with a row of n others that has its keys, each of these once: int64 (m,).
-    It is -1 where none is left.
+    It is -1 where none is left. Return too whether all such pairs come to the same.
+
+    classes : int64 (n,), equal for those of the n rows that stand in the same fragments.
+    fragments : int (m,), the fragments of the m rows.
     """
+    n, m = len(classes), len(fragments)
     columns = [np.concatenate(pair) for pair in zip(theirs, own, strict=True)]
     second = np.arange(n + m) >= n
     order = np.lexsort([second, *columns])
@@ -215,7 +266,16 @@ def _paired(theirs: Sequence[Array], own: Sequence[Array], n: int, m: int) -> Ar
     has_one = rank < sizes[group[ours]]
     match = np.full(m, -1, np.int64)
     match[order[ours[has_one]] - n] = order[starts[group[ours[has_one]]] + rank[has_one]]
-    return match
+    numbers = np.concatenate([classes, fragments])[order]
+    unlike = np.zeros(n + m, bool)  # a row of the same side and keys before it is of another class
+    unlike[1:] = ~new[1:] & (second[order][1:] == second[order][:-1])
+    unlike[1:] &= numbers[1:] != numbers[:-1]
+    others_mixed = np.bincount(group, unlike & ~second[order]) > 0
+    own_mixed = np.bincount(group, unlike & second[order]) > 0
+    counts = np.bincount(group, second[order]).astype(np.int64)
+    met = (sizes > 0) & (counts > 0)
+    unclear = others_mixed & ((counts < sizes) | own_mixed) | own_mixed & (counts > sizes)
+    return match, not bool((met & unclear).any())
 
 
 def _reading(fragment: Fragment) -> _Reading:
@@ -238,9 +298,11 @@ def _reading(fragment: Fragment) -> _Reading:
             keys[key] = (*keys.get(key, ()), to_sql(shown))
             present.add(to_sql(_without_casts(shown.unalias())))
     where = select.args.get("where")
-    tests = [] if where is None else conjuncts(where.this)
+    tests = [] if where is None else list(conjuncts(where.this))
     conditions = frozenset(to_sql(test) for test in tests if _tested(test) not in present)
-    return _Reading((fragment.client, to_sql(items[0]), *joins), conditions, keys)
+    kept = next((to_sql(e) for e in select.expressions if e.alias_or_name == KEPT), None)
+    rows = (fragment.client, to_sql(items[0]), *joins)
+    return _Reading(rows, conditions, tuple(tests), keys, kept)
 
 
 def _tested(test: exp.Expr) -> str | None:
