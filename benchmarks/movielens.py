@@ -28,7 +28,7 @@ from scipy import sparse
 import sqlfl
 from sqlfl.federation.session import Federation
 from sqlfl.messages.wire import decode
-from sqlfl.transport.base import RecordingTransport
+from sqlfl.transport.recording import RecordingTransport
 
 Array = npt.NDArray[Any]
 

@@ -49,7 +49,8 @@ from sqlfl.options.types import Usual
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.sizes import Symbol
 from sqlfl.planner.query.ucq import CATEGORY
-from sqlfl.transport.base import Recorded, RecordingTransport, Transport
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import Recorded, RecordingTransport
 from tests.conftest import Open
 from tests.depth import THOROUGH, combinations, examples
 from tests.federations import Parties, federation, merging, trainable

@@ -465,30 +465,3 @@ class Border:
         """Keep the waiting entries. Raise Error if the file refuses them; then they wait on."""
         self.audit.flush()
         self._chain.flush()
-
-
-# Transport that keeps every byte that crosses the border, for tests and auditors.
-@dataclass(frozen=True)
-class Recorded:
-    direction: str
-    """'down' to the client, 'up' from it."""
-    client: Client
-    data: bytes
-    """The message as it travelled."""
-
-
-class RecordingTransport:
-    """Transport that passes everything on to `inner` and appends it to `recorded`, in order."""
-
-    def __init__(self, inner: Transport) -> None:
-        self.inner = inner
-        self.recorded: list[Recorded] = []
-
-    def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
-        self.recorded += [Recorded("down", c, data.to_pybytes()) for c, data in requests]
-        answers = self.inner.exchange(requests)
-        self.recorded += [
-            Recorded("up", c, data.to_pybytes())
-            for (c, _), data in zip(requests, answers, strict=True)
-        ]
-        return answers

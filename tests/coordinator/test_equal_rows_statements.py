@@ -14,7 +14,7 @@ import sqlfl
 from sqlfl.messages import EqualRows, Predictions
 from sqlfl.messages.wire import decode
 from sqlfl.methods.lbfgs.coordinator import NEAR
-from sqlfl.transport.base import Recorded
+from sqlfl.transport.recording import Recorded
 from sqlfl.udfs.blocks import block_tables, blocks
 from tests.conftest import Open
 from tests.depth import THOROUGH, in_turn, spread

@@ -23,7 +23,8 @@ import sqlfl
 from sqlfl.messages import Folds, Labels, Weigh, Weights
 from sqlfl.messages.wire import decode
 from sqlfl.models.folds import merge_folds
-from sqlfl.transport.base import RecordingTransport, Transport
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import RecordingTransport
 from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
 from tests.depth import THOROUGH, in_turn, spread

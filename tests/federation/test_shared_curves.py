@@ -15,7 +15,8 @@ from sqlfl.base.errors import InternalError
 from sqlfl.contract.schema import Client
 from sqlfl.messages import Ranges, SetRanges
 from sqlfl.messages.wire import decode
-from sqlfl.transport.base import RecordingTransport, Transport
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import RecordingTransport
 from sqlfl.udfs.encoding.transforming import of_ranges
 from tests.federation.test_curves_statements import QUERY, tables
 from tests.federations import Parties, federation

@@ -22,7 +22,8 @@ from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
 from sqlfl.party import crossing
 from sqlfl.party.crossing import SharedPairFinder
 from sqlfl.party.shrinkage import Shrinkage
-from sqlfl.transport.base import RecordingTransport, Transport
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import RecordingTransport
 from sqlfl.udfs.encoding.curves import CellLimits
 from sqlfl.udfs.encoding.fitting import Values
 from tests.federation.test_shared_curves import parties

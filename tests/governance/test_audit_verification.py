@@ -24,7 +24,8 @@ from sqlfl.contract.schema import Client
 from sqlfl.governance.audit_verification import chained
 from sqlfl.governance.message_log import flush_all
 from sqlfl.transport.audit_chain import COLUMNS, START, ChainEntry, Row, linked
-from sqlfl.transport.base import RecordingTransport, Transport
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import RecordingTransport
 from tests.conftest import Open
 from tests.depth import SEED, THOROUGH
 from tests.governance.clinic import PATIENTS, QUERY, SICK, TESTS, TRAIN, ruled

@@ -17,7 +17,8 @@ from sqlfl.contract.schema import specifications_from_json, specifications_to_js
 from sqlfl.messages import Labels
 from sqlfl.messages.wire import decode
 from sqlfl.party.party import PartyClient
-from sqlfl.transport.base import RecordingTransport, Transport
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import RecordingTransport
 from tests.governance.clinic import TESTS, ruled
 from tests.open_databases import in_memory
 

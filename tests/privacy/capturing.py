@@ -9,7 +9,8 @@ import sqlfl
 from sqlfl.contract.schema import Client
 from sqlfl.messages import Message
 from sqlfl.messages.wire import decode
-from sqlfl.transport.base import RecordingTransport, Transport
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import RecordingTransport
 from tests.federations import Parties, federation
 
 

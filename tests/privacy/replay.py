@@ -34,8 +34,8 @@ from sqlfl.privacy.calibration import NoiseCalibration
 from sqlfl.privacy.mechanisms import noisy_max
 from sqlfl.privacy.poisson_binomial.sampling import draw
 from sqlfl.privacy.samplers import add_gaussian
-from sqlfl.transport.base import RecordingTransport
 from sqlfl.transport.local import LocalTransport
+from sqlfl.transport.recording import RecordingTransport
 from sqlfl.udfs.blocks.blocks import MemoryBlocks
 from sqlfl.udfs.encoding import noised
 from sqlfl.udfs.labels import label_noise

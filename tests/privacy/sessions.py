@@ -15,7 +15,8 @@ import sqlfl
 from sqlfl.messages import Activate, Labels, Message
 from sqlfl.messages.wire import decode
 from sqlfl.party.attachment import Source, Store
-from sqlfl.transport.base import RecordingTransport, Transport
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import RecordingTransport
 from tests.open_databases import in_memory
 
 ROWS = 120

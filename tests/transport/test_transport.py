@@ -12,8 +12,9 @@ from sqlfl.base.errors import ApprovalError, Error, InternalError, PartyError, P
 from sqlfl.contract.schema import Client
 from sqlfl.messages import Failure, Ready, SendGram
 from sqlfl.messages.wire import encode
-from sqlfl.transport.base import Audit, Channel, Handler, RecordingTransport, Transport
+from sqlfl.transport.base import Audit, Channel, Handler, Transport
 from sqlfl.transport.local import LocalTransport
+from sqlfl.transport.recording import RecordingTransport
 from tests.transport.conformance import (
     A,
     B,
