@@ -181,7 +181,7 @@ def test_the_hospital_runs_from_top_to_bottom(run: Run) -> None:
     rows = [
         re.findall(r"<td[^>]*>(.*?)</td>", row) for row in html(outputs, "inference").split("</tr>")
     ]
-    found = {row[1]: row for row in rows if "number" in row}
+    found = {row[0]: row for row in rows if "number" in row}
     assert float(found["days"][8]) < 1e-6
     for name in ("age", "iron", "sugar"):
         assert float(found[name][9]) < 0 < float(found[name][10])

@@ -241,7 +241,7 @@ MISTAKES: dict[str, tuple[Callable[[sqlfl.Federation, Relation], Any], type[sqlf
     "a name that is none": (lambda _, r: r.train(1, "linear_regression", "load"), sqlfl.Error,
                             "the model must be text"),
     "an empty name": (lambda _, r: r.train("", "linear_regression", "load"), sqlfl.Error, "empty"),
-    "an identifier alone": (lambda _, r: r.predict("k", id="id"), sqlfl.ParseError, r"alias\.id"),
+    "an identifier alone": (lambda _, r: r.predict("k", id="id"), sqlfl.ParseError, r"t\.id"),
     "an identifier and more": (lambda _, r: r.predict("k", id="f.id) FROM (SELECT 1"),
                                sqlfl.ParseError, "end of an identifier column"),
     "a place alone": (lambda _, r: r.predict("k", id="f.id", into="told"), sqlfl.ParseError,
