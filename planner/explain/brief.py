@@ -506,7 +506,8 @@ class _Brief:
         for client, items in plan.specifications.items():
             if not plan.crosses(client):
                 continue
-            disclosed = groups.setdefault(group(client), Disclosed("a party's"))
+            at = self.plan.at is not None
+            disclosed = groups.setdefault(group(client), Disclosed("a party's", at_party=at))
             for item in items:
                 requests = often.get((client, item.slot), {})
                 disclosed.add_slot(

@@ -139,7 +139,8 @@ def _seen_labels(setting: ReportSetting) -> str:
         labels = f"the labels of {', '.join(setting.elsewhere)} in clear"
         return f"The coordinator is at {at}, which sees {labels}, {learnt}{more}"
     return (
-        f"The labels are sent to nobody: the coordinator is at {at}. {SUMS} It sees {learnt}{more}"
+        f"The labels are sent to nobody: the coordinator is at {at}. {SUMS} The coordinator sees "
+        f"{learnt}{more}"
     )
 
 

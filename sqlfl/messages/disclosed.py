@@ -124,14 +124,12 @@ def learnt_from(kind: str) -> str:
     return _LEARNT.get(kind, "")
 
 
-def learnt_of_keys(owner: str = "your") -> str:
-    """Return what an insider learns from hashed join keys. Other parties have the secret that tests
-    a guess.
+def learnt_of_keys(owner: str = "your", *, at_party: bool = False) -> str:
+    """Return what an insider learns from hashed join keys. Parties have the secret that tests a
+    guess. `at_party`: the coordinator runs at one of them.
     """
-    return (
-        f"which of {owner} rows have a partner in the other tables and, where another party helps, "
-        "join keys by guessing"
-    )
+    rows = f"which of {owner} rows have a partner in the other tables"
+    return f"{rows} and{', where another party helps,' * (not at_party)} join keys by guessing"
 
 
 @dataclass(frozen=True)
@@ -167,6 +165,8 @@ class Disclosed:
 
     owner: str = "your"
     """The reader's word for the owner of the data: 'your' or 'its'."""
+    at_party: bool = False
+    """True if the coordinator runs at a party."""
     clear: list[str] = field(default_factory=lambda: ["how many rows take part"])
     noised: list[str] = field(default_factory=list)
     masked: list[str] = field(default_factory=list)
@@ -190,7 +190,7 @@ class Disclosed:
         """
         if ms.SendKeys.kind in often and names.keys:
             keys = listed(names.keys)
-            learnt = learnt_of_keys(self.owner)
+            learnt = learnt_of_keys(self.owner, at_party=self.at_party)
             self._add(self.clear, f"a keyed hash of {keys} for each row", learnt)
         if names.conditions:
             learnt = f"that the conditions on {listed(names.conditions)} hold for each row that "
