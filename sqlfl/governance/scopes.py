@@ -117,14 +117,20 @@ def meanings(
     whose names are unknown, which do not prove that such a name exists.
 
     A simple name that a table of FROM has as a column means that column, or an alias of the same
-    SELECT, and nothing farther out. Otherwise everything in sight counts. A name with points is a
-    table's column, with or without its schema, or a field of a column.
+    SELECT, and nothing farther out. `t.a` where `t` is all of FROM, and has a column `a`, means
+    that, though a column `t` may have a field `a`. Otherwise everything in sight counts. A name
+    with points is a table's column, with or without its schema, or a field of a column.
     """
     sure: list[SelectOutput] = []
     unsure: list[SelectOutput] = []
     parts = [folded(str(name)) for name in names]
     first = parts[0]
     for level in scope.chain():
+        if len(parts) == 2 and [*level.sources] == [first] and not sure and not unsure:
+            # not of several tables: what a SEMI JOIN looks up is not in sight
+            sure += named(level.sources[first].outputs, parts[1])
+            if sure:
+                break
         for place, part in enumerate(parts):
             source = level.sources.get(part)
             if source is not None and place + 1 < len(parts):

@@ -40,6 +40,17 @@ def test_without_a_policy_all_is_allowed(fed: sqlfl.Federation) -> None:
     assert "salary" in fed.tables().arrow().column("column").to_pylist()
 
 
+def test_a_column_that_is_not_granted_has_the_alias_of_its_table(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    """Tables have the first letters of their names as aliases in queries to a party."""
+    clinic.execute("ALTER TABLE patients ADD COLUMN p INTEGER DEFAULT 3")
+    ruled(clinic)
+    fed.sql(TRAIN)
+    with pytest.raises(PlanError, match="no column p"):
+        fed.sql(TRAIN.replace("p.bmi", "p.p"))
+
+
 LOOKS = (
     f"EVALUATE MODEL m FROM ({QUERY})",
     f"PREDICT MODEL m FROM ({QUERY})",

@@ -58,6 +58,20 @@ def test_what_a_name_may_mean() -> None:
     )
 
 
+def test_a_column_of_the_only_table_is_no_field_of_a_column_of_its_name() -> None:
+    t = ScopeSource((*T.outputs, output("t")), TABLE)
+    only, two = SelectScope(sources={"t": t}), SelectScope(sources={"t": t, "u": T})
+    assert found("t.a", only) == (["a"], [])
+    assert found("t.c", only) == (["t"], [])
+    assert found("t.a", two) == (["a", "t"], [])
+    outer = SelectScope(sources={"u": ScopeSource((output("t", "outer"),))})
+    assert found("t.a", SelectScope(outer, sources={"t": t})) == (["a"], [])
+    nearer = SelectScope(only, sources={"u": ScopeSource((output("t", "inner"),))})
+    assert found("t.a", nearer) == (["inner", "a", "t"], [])
+    unnamed = SelectScope(only, sources={"u": ScopeSource((output("", "inner"),))})
+    assert found("t.a", unnamed) == (["a", "t"], ["inner"])
+
+
 def test_the_whole_row_is_meant_by_its_name_alone() -> None:
     scope = SelectScope(sources={"t": T, "u": ScopeSource((output("x"),))})
     assert found("t", scope)[0] == ["a b"]

@@ -310,3 +310,28 @@ def test_nothing_is_read_that_is_not_told(
         except duckdb.Error:
             return  # no query at all
         bare.execute(f"DESCRIBE {text}").fetchall()
+
+
+@pytest.mark.parametrize(
+    ("text", "reads", "value"),
+    [
+        ("SELECT s.x FROM (SELECT s, id AS x FROM u) AS s", "id", 1),
+        ("SELECT {'x': 8} AS s, s.x FROM (SELECT id AS x FROM u) AS s ORDER BY s.x", "id", 1),
+        ("SELECT (SELECT s.x FROM (SELECT id AS x FROM t) AS s) FROM u", "id", 1),
+        ("SELECT list_transform([{'x': 8}], lambda s: s.x)[1] FROM (SELECT s, id AS x FROM u) AS s",
+         "id s", 1),
+        ("SELECT (SELECT s.x FROM u) FROM (SELECT id AS x FROM t) AS s", "id s", 77),
+        ("SELECT s.x FROM u SEMI JOIN (SELECT id AS x FROM t) AS s ON u.id = s.x", "id s", 77),
+        ("SELECT q.s.x FROM u AS q", "s", 77),
+    ],
+)  # fmt: skip
+def test_a_name_with_a_point_is_read_as_duckdb_reads_it(
+    functions: Functions, text: str, reads: str, value: int
+) -> None:
+    """A table may have the name of a column with fields."""
+    with in_memory() as con:
+        con.execute(
+            f"{MADE}; INSERT INTO t (id) VALUES (1); INSERT INTO u VALUES (1, 4, 5, {{x: 77}})"
+        )
+        assert con.execute(text).fetchall()[0][-1] == value
+        assert names(read(con, text, columns, functions))[0][-1] == reads
