@@ -1,9 +1,9 @@
-"""Vertical federated learning on aligned tables, as PBM-VFL's paper has it: each party holds some
+"""Vertical federated learning on aligned tables, as in the paper on PBM-VFL: each party holds some
 columns of the same rows.
 
 Coordinator, clients and masks are those of sqlfl with `algorithm = 'pbm'`, in one process and
-without a database, so that one split and one start serve all runs and every epoch's model can be
-scored. Counted is what the messages hold, rows for training alone.
+without a database. So all runs share one split and one start, and the model of every epoch can be
+scored. The counted bytes are those of messages during training, for training rows only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TEST = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Aligned:
-    """Rows of which each party has some columns, numbers standardised over rows for training."""
+    """Rows of which each party has some columns, standardised over the training rows."""
 
     name: str
     train: Array
@@ -72,8 +72,8 @@ class Aligned:
 
 @dataclass(frozen=True)
 class Setting:
-    """One run. Without bins nothing is drawn (NPQ); `local`: Gaussian noise in the place of draws,
-    of the variance that the paper holds to protect as well (LDP)."""
+    """One run. Without bins nothing is drawn (NPQ). With `local`, Gaussian noise replaces the draws
+    (LDP); its variance protects as well, according to the paper."""
 
     parties: int
     bins: int = 0
@@ -94,7 +94,7 @@ class Setting:
 
 
 def phishing(folder: Path, seed: int) -> Aligned:
-    """Numbers −1, 0, 1; the positive class is `result = 1`."""
+    """The Phishing data: features are −1, 0 or 1, and the positive class is `result = 1`."""
     with duckdb.connect() as con:
         rows = con.sql(f"FROM '{folder}/phishing.parquet' ORDER BY id").fetchnumpy()
     x = np.column_stack([v for name, v in rows.items() if name not in ("id", "result")])
@@ -105,22 +105,22 @@ def phishing(folder: Path, seed: int) -> Aligned:
 
 
 def activity(folder: Path) -> Aligned:
-    """Persons of the test are not those trained on."""
+    """The Activity data: no person is both in the training rows and in the test rows."""
     with duckdb.connect() as con:
         rows = con.sql(f"FROM '{folder}/windows.parquet' ORDER BY window_id").fetchnumpy()
-    known = ("window_id", "subject", "split", "fold", "activity")
-    x = np.column_stack([v for name, v in rows.items() if name not in known])
+    not_features = ("window_id", "subject", "split", "fold", "activity")
+    x = np.column_stack([v for name, v in rows.items() if name not in not_features])
     y = np.unique(rows["activity"], return_inverse=True)[1]
-    test = np.asarray(rows["split"] == "test")
-    train, held = np.flatnonzero(~test), np.flatnonzero(test)
-    return _aligned("Activity", x.astype(np.float64), y, train, held, 0.8)
+    tested = np.asarray(rows["split"] == "test")
+    train, test_rows = np.flatnonzero(~tested), np.flatnonzero(tested)
+    return _aligned("Activity", x.astype(np.float64), y, train, test_rows, 0.8)
 
 
-def _aligned(name: str, x: Array, y: Array, train: Array, test: Array, reached: float) -> Aligned:
+def _aligned(name: str, x: Array, y: Array, train: Array, test: Array, target: float) -> Aligned:
     spread = x[train].std(axis=0)
     x = (x - x[train].mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     classes = int(y.max()) + 1
-    return Aligned(name, x[train], x[test], y[train], y[test], classes, reached)
+    return Aligned(name, x[train], x[test], y[train], y[test], classes, target)
 
 
 class DenseRows:
@@ -141,8 +141,8 @@ class DenseRows:
 
     def gradient(self, values: Array, batch: Array | None = None) -> Array:
         x = self._x if batch is None else self._x[batch]
-        found: Array = x.T @ np.asarray(values, np.float64)
-        return found
+        product: Array = x.T @ np.asarray(values, np.float64)
+        return product
 
     def norms(self) -> Array:
         return np.linalg.norm(self._x, axis=1)
@@ -152,7 +152,7 @@ class DenseRows:
 
 
 class Clients:
-    """Operators, behind masks where the method has them, and the bytes of what is exchanged."""
+    """Operators, behind masks if the method has them; counts the bytes that they exchange."""
 
     def __init__(self, engines: Mapping[Address, DenseRows]) -> None:
         self._engines = engines
@@ -180,19 +180,19 @@ class Clients:
 
     def _start(self, address: Address, request: Start) -> Message:
         part, engine = client_of(request.method), self._engines[address]
-        own = part.configuration.from_json(request.configuration)
-        self.operators[address] = part.operator(engine, own, request.run, request.slot)
+        configuration = part.configuration.from_json(request.configuration)
+        self.operators[address] = part.operator(engine, configuration, request.run, request.slot)
         client, slot = address
         if part.masked:
-            told = SlotSpecification(
+            drawn_slot = SlotSpecification(
                 slot, (), False, False, (), (), (), False, "", "arrays", drawn=True
             )
-            self._masked[address] = MaskedRun(str(client), b"of this benchmark", [told])
+            self._masked[address] = MaskedRun(str(client), b"of this benchmark", [drawn_slot])
         return Ready(request.run, slot, engine.width)
 
 
 class Aggregated(Pbm):
-    """Shows what it estimated of the embeddings' sums (N, P), each when its batch came."""
+    """Coordinator that exposes its estimate of the sums of embeddings (N, P) of the last batch."""
 
     @property
     def embedding(self) -> Array:
@@ -200,24 +200,24 @@ class Aggregated(Pbm):
 
 
 class LocalNoise(Aggregated):
-    """LDP: each party adds Gaussian noise to each number. Of the parties' sum, which is all that
-    is used, it is the same to add the sum of their noise."""
+    """LDP: each party adds Gaussian noise to each number. Only the sum over the parties is used, so
+    one draw of the summed noise is equivalent."""
 
     deviation = 0.0
     generator = np.random.default_rng()
 
     def _summed(self, joined: Array, *, training: bool) -> Array:
-        found = super()._summed(joined, training=training)
-        found = found + self.deviation * self.generator.normal(size=found.shape)
-        self._embedding[joined] = found
-        return found
+        sums = super()._summed(joined, training=training)
+        sums = sums + self.deviation * self.generator.normal(size=sums.shape)
+        self._embedding[joined] = sums
+        return sums
 
 
 def run(data: Aligned, setting: Setting) -> list[dict[str, float]]:
     """Return the measures of each epoch, the bytes so far, and the seconds of training.
 
-    'train' and 'test' are measured on embeddings as they are, 'train seen' and 'test seen' on the
-    coordinator's estimates of them: those of its steps, and of another draw.
+    'train' and 'test' are measured on the exact embeddings. 'train seen' and 'test seen' are
+    measured on the coordinator's estimates of them: those of its steps, and those of another draw.
     """
     edges = np.linspace(0, data.train.shape[1], setting.parties + 1).round().astype(int)
     parts = [slice(*pair) for pair in pairwise(edges)]
@@ -316,7 +316,7 @@ def _problem(data: Aligned, setting: Setting, addresses: list[Address]) -> Probl
 
 
 def _timed(method: Aggregated) -> Iterator[tuple[Any, float]]:
-    """Each step, and the seconds of training so far."""
+    """Yield each step, and the seconds of training so far."""
     steps, seconds = method.steps(), 0.0
     while True:
         begun = time.perf_counter()

@@ -13,10 +13,10 @@ thousandth of the rows each; logistic loss. A round computes scores, loss and sl
 rows, and the slopes' sums over the rows of all tables. Executors take turns; medians. Ray takes
 part only where it is installed, and starts on this machine.
 
-`epoch`: an epoch of ADMM as a multiple of the least work with its rows. The least work is to gather
-two numbers for each joined row, subtract the target, and add the differences up for each user and
-each movie, in numpy. Epochs and passes take turns; medians. An epoch has the messages and their
-encoding, the clients' steps, the objective and the metric.
+`epoch`: an epoch of ADMM as a multiple of the least work with its rows. The least work, in
+numpy, gathers two numbers for each joined row, and subtracts the target. Then it sums the
+differences of each user and of each movie. Epochs and passes take turns; the results are medians.
+An epoch has the messages and their encoding, the clients' steps, the objective and the metric.
 
 `tune`: TUNE beside TRAIN. Statements run in turn; medians of the ratios in each turn.
 """
@@ -135,7 +135,7 @@ KINDS = (("linear_regression", "r.rating"), ("logistic_regression", "r.rating >=
 
 @dataclass(frozen=True)
 class Pass:
-    """The joined rows, and a value for each row of the two slots, numbered at random."""
+    """The joined rows, and a value for each row of the two slots, which are numbered at random."""
 
     rows: tuple[npt.NDArray[np.int32], ...]
     values: tuple[npt.NDArray[np.float32], ...]
@@ -156,7 +156,7 @@ class Pass:
         return cls(tuple(rows), tuple(values), rows_read["y"].to_numpy().astype(np.float64))
 
     def run(self) -> float:
-        """Seconds of one pass."""
+        """Return the seconds of one pass."""
         started = time.perf_counter()
         scores = np.take(self.values[0], self.rows[0]) + np.take(self.values[1], self.rows[1])
         residual = scores - self.targets
@@ -184,7 +184,7 @@ def epoch(arguments: Sequence[str]) -> None:
 
 
 def compare(fed: sqlfl.Federation, task: Task, least: Pass, repeats: int) -> tuple[float, float]:
-    """Median seconds of an epoch, and of a pass."""
+    """Return the median seconds of an epoch, and of a pass."""
     epochs: list[float] = []
     passes: list[float] = []
     for _ in range(repeats):

@@ -66,7 +66,7 @@ TREE = {"verbose": -1, "num_threads": 1, "learning_rate": 0.05, "seed": 0}
 
 @dataclass(frozen=True)
 class Task:
-    """Tables by party, and a query over their rows, with {rows} for a condition on `one.base`."""
+    """Tables by party, and a query over their rows; `{rows}` is a condition on `one.base`."""
 
     kind: str
     tables: Mapping[str, Mapping[str, pd.DataFrame]]
@@ -144,7 +144,7 @@ def fair(folder: Path, seed: int) -> Task:
 
 
 def films(folder: Path, seed: int) -> Task:
-    """Ratings of films that training never saw, once for each genre of the film: many to many."""
+    """Return the task of ratings of films new to the model, a row for each genre of a film."""
     data = folder / "movielens-1m"
     base = duckdb.sql(
         f"SELECT row_number() OVER () AS id, user_id, movie_id, rating::DOUBLE AS y FROM "
@@ -168,7 +168,7 @@ def films(folder: Path, seed: int) -> Task:
 
 
 def counts(folder: Path, seed: int) -> Task:
-    """Late departures of an airport in an hour, of days that training never saw."""
+    """Return the task of an airport's late departures in an hour, on days new to the model."""
     data = ROOT / "examples" / "data"
     base = duckdb.sql(
         "SELECT row_number() OVER () AS id, origin, time_hour, month, hour, "
@@ -192,7 +192,7 @@ def counts(folder: Path, seed: int) -> Task:
 
 
 def votes(folder: Path, seed: int) -> Task:
-    """Return the task to predict for whom people vote, by what they are and what they think."""
+    """Return the task to predict the vote of people from their circumstances and opinions."""
     from statsmodels.datasets import anes96
 
     frame = anes96.load_pandas().data
@@ -202,7 +202,7 @@ def votes(folder: Path, seed: int) -> Task:
 
 
 def visits(folder: Path, seed: int) -> Task:
-    """Visits to physicians in a year, of families that training never saw."""
+    """Return the task of visits to physicians in a year, by families that training never saw."""
     from statsmodels.datasets import randhie
 
     frame = randhie.load_pandas().data
@@ -274,7 +274,7 @@ def federated(
 
 
 def _drawn(frame: pd.DataFrame, unit: str, seed: int) -> pd.DataFrame:
-    """The rows with a column `train`, by chance for each value of the unit."""
+    """Return the rows with a column `train`, drawn for each value of the unit."""
     values, places = np.unique(frame[unit], return_inverse=True)
     return frame.assign(
         train=(np.random.default_rng(1000 + seed).random(len(values)) >= TEST)[places]
@@ -282,7 +282,7 @@ def _drawn(frame: pd.DataFrame, unit: str, seed: int) -> pd.DataFrame:
 
 
 def _share(task: Task, score: float, seed: int) -> float:
-    """The score; of a deviance what it is short of that of the mean, as a share."""
+    """Return the score; for a deviance, its relative reduction against that of the mean."""
     if task.kind != "poisson_regression":
         return score
     base = _drawn(task.tables["one"]["base"], task.unit, seed)
@@ -291,7 +291,8 @@ def _share(task: Task, score: float, seed: int) -> float:
 
 
 def trees(task: Task, seed: int) -> dict[str, float]:
-    """LightGBM over the joined table, stopped by a tenth of the rows of training."""
+    """Return the predictions of LightGBM over the joined table, stopped early by a tenth of the
+    training rows."""
     import lightgbm
 
     con, joined = duckdb.connect(), task.query
@@ -324,7 +325,7 @@ def trees(task: Task, seed: int) -> dict[str, float]:
 
 
 def pages(scores: Mapping[str, Any]) -> str:
-    """Means over seeds, with the standard error of the score."""
+    """Return the means over seeds, with the standard error of the score."""
     runs: dict[tuple[str, str], list[dict[str, float]]] = {}
     for name, run in scores.items():
         task, way, _ = name.split("|")
@@ -346,7 +347,7 @@ def pages(scores: Mapping[str, Any]) -> str:
 
 
 def gains(scores: Mapping[str, Any]) -> str:
-    """Lines beside curves: means over seeds, and the gain on the same rows."""
+    """Return the table of lines beside curves: means over seeds, and the gain on the same rows."""
     tasks = list(dict.fromkeys(name.split("|")[0] for name in scores))
     rows = []
     for task in tasks:

@@ -83,21 +83,21 @@ def main() -> None:
         show("whole round, linear", rounds(con, repeats))
 
 
-def show(name: str, found: Seconds) -> None:
-    first = next(iter(found.values()))
-    for kind, seconds in found.items():
+def show(name: str, results: Seconds) -> None:
+    first = next(iter(results.values()))
+    for kind, seconds in results.items():
         print(f"| {name}: {kind} | {seconds:.4f} | {seconds / first:.2f} |", flush=True)
 
 
 def medians(steps: Mapping[str, Step], repeats: int) -> Seconds:
-    taken: dict[str, list[float]] = {name: [] for name in steps}
+    times: dict[str, list[float]] = {name: [] for name in steps}
     for repeat in range(repeats + 1):
         for name, step in steps.items():
             started = time.perf_counter()
             step()
             if repeat > 0:  # the first one warms caches
-                taken[name].append(time.perf_counter() - started)
-    return {name: statistics.median(found) for name, found in taken.items()}
+                times[name].append(time.perf_counter() - started)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 # -- the rows -------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def tower(x: torch.Tensor, hidden: tuple[int, ...]) -> torch.nn.Sequential:
 
 
 def in_memory(x: torch.Tensor, values: torch.Tensor, model: torch.nn.Module) -> Step:
-    """Opacus' usual way, one batch of all rows in parts, as its BatchMemoryManager has it."""
+    """The usual way of Opacus: its BatchMemoryManager splits one batch of all rows into parts."""
     wrapped = GradSampleModule(model, loss_reduction="sum")
     optimizer = DPOptimizer(
         torch.optim.SGD(wrapped.parameters(), lr=1e-6),
@@ -210,7 +210,7 @@ def in_memory(x: torch.Tensor, values: torch.Tensor, model: torch.nn.Module) -> 
 
 
 def by_ghosts(x: torch.Tensor, values: torch.Tensor, model: torch.nn.Module) -> Step:
-    """Opacus' ghost clipping, its two passes back written out."""
+    """The ghost clipping of Opacus, with its two backward passes written out."""
     wrapped = GradSampleModuleFastGradientClipping(model, loss_reduction="sum", max_grad_norm=CLIP)
     parameters = list(model.parameters())
 
@@ -245,7 +245,7 @@ def predict(model: torch.nn.Module, x: torch.Tensor) -> None:
 
 
 def rounds(con: duckdb.DuckDBPyConnection, repeats: int) -> Seconds:
-    """Median seconds of an epoch of one exchange."""
+    """Return the median seconds of an epoch of one exchange."""
     clauses = {"not private": ""} | {
         name: f"PRIVACY (noise_multiplier = 1, feature_bounds = {{{BOUNDS}, {LISTS}}}, {clause})"
         for name, clause in CLAUSES.items()

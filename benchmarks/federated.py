@@ -1,4 +1,4 @@
-"""One side of speed.py: the package's statement, from the databases to the model that is kept."""
+"""The federated side of speed.py: one TRAIN statement, from the databases to the stored model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Options = Mapping[str, object]
 
 
 def run(stored: Stored, options: Options, first: Stored) -> dict[str, Any]:
-    """One statement, after one on the toy tables `first`: what `Watch` measures, `objective` and
-    `epochs`. Raises Failed where it is refused."""
+    """Run the statement after one on the toy tables `first`. Return the measurements of `Watch`,
+    `objective` and `epochs`. Raise Failed if the statement is refused."""
     train(first, {name: value for name, value in options.items() if name != "max_joined_rows"})
     return train(stored, options)
 
@@ -51,8 +51,8 @@ def train(stored: Stored, options: Options) -> dict[str, Any]:
 
 
 def tolerance(stored: Stored, options: Options, goal: float) -> float:
-    """The first of `TOLERANCES` with which the objective comes to `goal`. Raises Failed where none
-    does."""
+    """Return the first of `TOLERANCES` with which the objective reaches `goal`. Raise Failed if
+    none does."""
     for given in TOLERANCES:
         if train(stored, {**options, "tolerance": given})["objective"] <= goal:
             return given

@@ -47,7 +47,7 @@ FACTORS = 8
 
 @dataclass(frozen=True)
 class Generated:
-    """The databases of one set, and what to ask of them."""
+    """The databases of one set, and its query."""
 
     name: str
     kind: str
@@ -62,14 +62,15 @@ class Generated:
     over all rows."""
 
     def statement(self, **options: object) -> str:
-        """TRAIN MODEL m with these options."""
+        """Return the statement TRAIN MODEL m with these options."""
         given = ", ".join(f"{name} = {value!r}" for name, value in options.items())
         clause = f"WITH ({given})" if options else ""
         return f"TRAIN MODEL m USING {self.kind} TARGET y {clause} FROM ({self.query})"
 
     @contextmanager
     def federation(self, **settings: str | int) -> Iterator[sqlfl.Federation]:
-        """A federation of the databases, opened with DuckDB's `settings` (memory_limit, ...)."""
+        """Return a federation of the databases, opened with DuckDB's `settings` (memory_limit,
+        ...)."""
         with ExitStack() as stack:
             fed = stack.enter_context(sqlfl.connect(progress=False))
             for party, path in self.databases.items():
@@ -80,7 +81,7 @@ class Generated:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table in memory: its columns, and what each row adds to the scores, (n, K)."""
+    """A table in memory: its columns, and the part that each row adds to the scores, (n, K)."""
 
     columns: Columns
     scores: Array
@@ -90,8 +91,8 @@ class Table:
 
 
 class Scores:
-    """Weights of the label's model; a table's scores have a standard deviation of its `strength`
-    over its rows, on `loading` (K,), the direction in which classes lie."""
+    """Weights of the label's model. `loading` (K,) is the direction in which classes differ. Along
+    it, the scores of a table's rows have the standard deviation `strength`."""
 
     def __init__(self, seed: int, part: int, loading: Array) -> None:
         self.generator = np.random.default_rng([seed, part])
@@ -99,7 +100,8 @@ class Scores:
         self._sum: Array | float = 0.0
 
     def number(self, values: Array, missing: Array | None = None) -> Array:
-        """Adds a column (n,); returns it as it is, NaN where `missing`, whose effect is its own."""
+        """Add a column (n,) and return it. It is NaN where `missing`, which has an effect of its
+        own."""
         standard = (values - values.mean()) / (values.std() or 1.0)
         if missing is None:
             self._add(standard * self.generator.normal())
@@ -109,7 +111,7 @@ class Scores:
         return np.where(missing, np.nan, values)
 
     def category(self, rows: int, names: tuple[str, ...]) -> pa.Array:
-        """A column of `names`, the first ones more often; adds a weight of each."""
+        """Add a column of `names`, the first ones more frequent, and a weight of each."""
         share = 1.0 / np.arange(1, len(names) + 1)
         codes = self.generator.choice(len(names), rows, p=share / share.sum()).astype(np.int32)
         self._add(self.generator.normal(size=len(names))[codes])
@@ -145,14 +147,14 @@ class Wide:
         return cls(factors.astype(np.float32), (strength / deviation * weights).astype(np.float32))
 
     def draw(self, generator: np.random.Generator, rows: int) -> tuple[Array, Array]:
-        """float32 (rows, width) columns, and (rows, K) scores."""
+        """Return float32 (rows, width) columns, and (rows, K) scores."""
         values = generator.standard_normal((rows, self.factors.shape[1]), np.float32)
         values += generator.standard_normal((rows, FACTORS), np.float32) @ self.factors
         return values, values @ self.weights
 
 
 class Labels:
-    """Draws labels from scores, and measures the probabilities that it draws by."""
+    """Draw labels from scores, and measure the probabilities of that draw."""
 
     def __init__(self, bias: Array) -> None:
         self._bias = bias
@@ -161,7 +163,7 @@ class Labels:
         self._best: list[Array] = []
 
     def draw(self, generator: np.random.Generator, scores: Array) -> Array:
-        """Class codes (n,) by softmax(scores + bias)."""
+        """Return class codes (n,) drawn by softmax(scores + bias)."""
         scores = scores + self._bias
         codes: Array = (scores + generator.gumbel(size=scores.shape)).argmax(axis=1)
         p = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -183,8 +185,11 @@ class Labels:
 
 
 def mimic(folder: Path, scale: float = 1.0, seed: int = 0) -> Generated:
-    """Intensive care: hourly events with 714 statistics of measurements; will the patient's state
-    get much worse within a day? The tables belong to five parties. Replaces what is in `folder`."""
+    """Intensive care: hourly events with 714 statistics of measurements.
+
+    The label: will the patient's state get much worse within a day? The tables belong to five
+    parties. The contents of `folder` are replaced.
+    """
     loading = np.array([0.0, 1.0])
     rows = {"patients": 35_000, "admissions": 42_000, "stays": 44_000}
     sizes = {name: _scaled(count, scale) for name, count in rows.items()}
@@ -276,8 +281,10 @@ def mimic(folder: Path, scale: float = 1.0, seed: int = 0) -> Generated:
 
 
 def yelp(folder: Path, scale: float = 1.0, seed: int = 0) -> Generated:
-    """Reviews of restaurants, their text as 768 numbers, in 5 classes: the stars. The tables belong
-    to three parties. Replaces what is in `folder`."""
+    """Reviews of restaurants, their text as 768 numbers, in 5 classes: the stars.
+
+    The tables belong to three parties. The contents of `folder` are replaced.
+    """
     loading = np.linspace(-1.0, 1.0, 5)
 
     drawn = Scores(seed, 0, loading)
@@ -354,7 +361,7 @@ def _scaled(count: int, scale: float) -> int:
 
 
 def _fixed(values: Array) -> pa.Array:
-    """(n, width) as a column of arrays FLOAT[width]."""
+    """Return (n, width) as a column of arrays FLOAT[width]."""
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
@@ -378,7 +385,7 @@ def _stream(
     seed: list[int],
     draw: Callable[[np.random.Generator, int, int], Columns],
 ) -> None:
-    """`draw` gives the columns of rows start to stop."""
+    """Write a table in parts. `draw` returns the columns of the rows from start to stop."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, rows, DRAWN):
@@ -402,7 +409,7 @@ def _create(path: Path, name: str, batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def _batch(columns: Columns) -> pa.RecordBatch:
-    """Numbers that are NaN become NULL."""
+    """Return a column in which NaN became NULL."""
     arrays = {
         name: values if isinstance(values, pa.Array) else pa.array(values, from_pandas=True)
         for name, values in columns.items()
@@ -456,7 +463,7 @@ def heading() -> str:
 
 
 def report(made: Generated, algorithm: str, engine: str, memory: str, threads: int) -> str:
-    """A row of the table: trains, in this process."""
+    """Return a row of the table, after training in this process."""
     options: dict[str, object] = {
         "algorithm": algorithm,
         "epochs": EPOCHS[algorithm],

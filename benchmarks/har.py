@@ -41,7 +41,7 @@ SUBJECTS = 30
 
 @dataclass(frozen=True)
 class Classification:
-    """A task whose query lacks its WHERE, so that it is of the rows for training or for testing."""
+    """A task. Its query lacks the WHERE that selects the rows for training or for testing."""
 
     task: Task
     train: str
@@ -69,21 +69,21 @@ def main() -> None:
     if arguments.har is None and arguments.movielens is None:
         parser.error("give --har, --movielens or both")
     torch.set_num_threads(arguments.threads)
-    found = []
+    tasks = []
     if arguments.har is not None:
-        found.append(activities(arguments.har))
+        tasks.append(activities(arguments.har))
     if arguments.movielens is not None:
-        found.append(stars(arguments.movielens))
+        tasks.append(stars(arguments.movielens))
     columns = ["task", "model", "federated", "centralised", "difference", "seconds", "centralised"]
     print(f"| {' | '.join(columns)} |\n|---|---|" + "---:|" * 5)
-    for task in found:
+    for task in tasks:
         with task.task.federation() as fed:
             for model in arguments.models:
                 print(compare(fed, task, model, range(arguments.seeds)), flush=True)
 
 
 def compare(fed: sqlfl.Federation, task: Classification, model: str, seeds: range) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     started = time.perf_counter()
     if model == "softmax":
         federated = [evaluate(fed, task, "softmax_regression", {})]
@@ -120,7 +120,7 @@ def compare(fed: sqlfl.Federation, task: Classification, model: str, seeds: rang
 def evaluate(
     fed: sqlfl.Federation, task: Classification, kind: str, options: dict[str, object]
 ) -> float:
-    """Accuracy on the rows for testing of a model that is trained for that."""
+    """Return the accuracy on the test rows of a model that was trained on the training rows."""
     fed.sql(task.of(kind, task.train).statement(**options))
     rows = fed.sql(f"EVALUATE MODEL m FROM ({task.of(kind, task.test).query})").arrow()
     fed.sql("DROP MODEL m")
@@ -129,8 +129,8 @@ def evaluate(
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """The materialised rows, equal ones once, encoded: numbers standardised and categories as
-    one-hots, both by the rows for training."""
+    """The materialised rows, encoded, with equal rows merged. Numbers are standardised and
+    categories become one-hots, both by the training rows."""
 
     train: tuple[sparse.csr_array, ...]
     """A matrix per slot."""
@@ -159,14 +159,14 @@ class Data:
         )
 
     def softmax(self) -> float:
-        """Accuracy of scikit-learn's model, at the optimum of the same objective."""
+        """Return the accuracy of scikit-learn's model, at the optimum of the same objective."""
         total = self.counts[0].sum()
         model = LogisticRegression(C=1.0 / (L2 * total), max_iter=2000, tol=1e-6)
         model.fit(sparse.hstack(self.train), self.codes[0], sample_weight=self.counts[0])
         return self._accuracy(model.predict(sparse.hstack(self.test)))
 
     def network(self, task: Classification, seed: int) -> float:
-        """Accuracy of the sum of towers, trained by Adam on batches of joined rows."""
+        """Return the accuracy of the sum of towers, trained by Adam on batches of joined rows."""
         generator = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
         classes = int(self.codes[0].max()) + 1
@@ -266,7 +266,7 @@ def stars(folder: Path) -> Classification:
 
 
 def _distinct(task: Task) -> pa.Table:
-    """The joined rows, equal ones once, and how often: the column n."""
+    """Return the joined rows, equal rows merged, with their number in the column n."""
     counted = f"SELECT *, count(*) AS n FROM ({task.query}) GROUP BY ALL ORDER BY ALL"
     return replace(task, query=counted).joined()
 

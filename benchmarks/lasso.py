@@ -55,7 +55,7 @@ NOISE = 0.3
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Columns are uniform in [−1, 1], and divided evenly among the parties."""
+    """Rows whose columns are uniform in [−1, 1], and divided evenly among the parties."""
 
     x: Array
     """(n, d) float32"""
@@ -73,8 +73,8 @@ class Task:
 
     @classmethod
     def spread(cls, rows: int, columns: int, parties: int, seed: int) -> Task:
-        """All columns weigh alike: after T steps no more than T have a weight, and none tells more
-        than another. This is as slow as Frank-Wolfe can be."""
+        """Data whose columns all have the same weight: after T steps at most T columns have one,
+        and no column is more informative than another. Frank-Wolfe is slowest on such data."""
         rng = np.random.default_rng(seed)
         x = rng.uniform(-1.0, 1.0, (rows, columns)).astype(np.float32)
         weights = rng.choice([-1.0, 1.0], columns) * (3.0 / columns) ** 0.5
@@ -88,7 +88,7 @@ class Task:
 
     @cached_property
     def optimum(self) -> float:
-        """The least loss within the ball, by scikit-learn's Lasso of that radius."""
+        """Return the least loss within the ball, by scikit-learn's Lasso of that radius."""
         low, high = 1e-5, 1.0
         x, y = self.x.astype(np.float64), self.y
         fitted = Lasso(low)
@@ -101,7 +101,7 @@ class Task:
         return self.loss(scale * fitted.coef_)
 
     def loss(self, theta: Array) -> float:
-        """½ mean squared error with the best constant."""
+        """Return ½ mean squared error with the best constant."""
         return 0.5 * float(np.var(self.y - self.x @ theta))
 
 
@@ -112,7 +112,7 @@ class Run:
     up: int
     """Bytes."""
     told: int
-    """Columns that were told."""
+    """Columns that the parties sent."""
 
 
 def train(task: Task, options: Mapping[str, Any], noise: RunNoise | None = None) -> Run:
@@ -153,7 +153,8 @@ SKETCH = 256
 
 
 def private(task: Task, epsilon: float, options: Mapping[str, Any], seed: int) -> Run:
-    """ε is of one row of each party's table; columns lie in [−1, 1], which is public."""
+    """Run private Frank-Wolfe. ε protects one row of each party's table; columns lie in the public
+    range [−1, 1]."""
     count = int(options["epochs"])
     planned = [_planned(task, slot, count) for slot in range(task.parties)]
     privacy = Privacy(
@@ -177,8 +178,8 @@ def residual(task: Task) -> float:
 
 
 def central(task: Task, epsilon: float, count: int, seed: int) -> Array:
-    """Talwar, Thakurta and Zhang (2015), by Gumbel noise: the whole budget goes to choices, for
-    slopes are exact where all columns are in one place. A change is of a whole row."""
+    """Talwar, Thakurta and Zhang (2015), by Gumbel noise. All columns are in one place, so slopes
+    are exact and choices get the whole budget. A change replaces a whole row."""
     rows = len(task.y)
     low, high = 1e-6, 2.0 * epsilon
     for _ in range(60):
@@ -240,7 +241,7 @@ SETTINGS: tuple[tuple[str, str, dict[str, Any], float], ...] = (
 
 
 def joined() -> list[dict[str, Any]]:
-    """Return for each setting the test's error, columns told, bytes up in the rounds."""
+    """Return for each setting the test error, the columns sent, and the bytes up in the rounds."""
     return [_run(*setting) for setting in SETTINGS]
 
 
@@ -261,7 +262,7 @@ def _run(name: str, kind: str, options: dict[str, Any], epsilon: float) -> dict[
         (found,) = fed.sql(f"EVALUATE MODEL m FROM ({query} AND {TEST})").arrow().to_pylist()
         kinds = ("predictions", "exact_predictions", "column")
         rounds = [m for m in sent if m["kind"] in kinds and m["direction"] == "up"]
-        # the answers of a column that was told before are a few numbers
+        # the answer for a column that was sent before is a few numbers
         told = sum(m["bytes"] > 64 for m in rounds) if kind == "lasso" else None
     return {
         "name": name,
@@ -283,17 +284,17 @@ BYTES = 4
 Found = Mapping[str, Any]
 
 
-def render(found: Found) -> str:
-    parts = [_convergence(found), _private(found), _slopes(found), _join(found)]
+def render(results: Found) -> str:
+    parts = [_convergence(results), _private(results), _slopes(results), _join(results)]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def _convergence(found: Found) -> list[str]:
+def _convergence(results: Found) -> list[str]:
     rows = []
-    for name, own in found.items():
+    for name, run in results.items():
         if name.startswith("convergence/"):
             _, step, sample = name.split("/")
-            gaps = np.array(own["gaps"])
+            gaps = np.array(run["gaps"])
             shown = [f"{gaps[n - 1]:.1e}" if gaps[n - 1] > 1e-14 else "0" for n in AT]
             rows.append([f"{step}, {sample} columns", *shown, _decay(gaps)])
     heads = ["step; columns looked at", *(f"after {n}" for n in AT), "slope"]
@@ -301,23 +302,23 @@ def _convergence(found: Found) -> list[str]:
 
 
 def _decay(gaps: np.ndarray) -> str:
-    """Log-log slope from iteration 100 on; empty where the minimum was reached."""
+    """Return the log-log slope from iteration 100 on; empty if the minimum was reached."""
     t = np.arange(100, len(gaps))
     if gaps[-1] < 1e-12:
         return "reached"
     return f"{np.polyfit(np.log(t + 1.0), np.log(gaps[t]), 1)[0]:.2f}"
 
 
-def _private(found: Found) -> list[str]:
+def _private(results: Found) -> list[str]:
     rows = []
-    for name, own in found.items():
+    for name, run in results.items():
         if name.startswith("private/"):
             _, n, d, k, epsilon = name.split("/")
             every, sketched = BYTES * int(n) * int(d), BYTES * 256 * int(d)
             rows.append([
                 f"{int(n):,}", f"{int(d):,}", k, epsilon,
-                *(f"{own[m]:.3f}" for m in ("nothing", "ours", "fixed", "central")),
-                _size(own["ours up"]), _size(sketched), _size(every),
+                *(f"{run[m]:.3f}" for m in ("nothing", "ours", "fixed", "central")),
+                _size(run["ours up"]), _size(sketched), _size(every),
             ])  # fmt: skip
     heads = ["rows", "columns", "parties", "ε", "no model", "corrective", "fixed step", "central",
              "bytes up", "all sketched", "all columns"]  # fmt: skip
@@ -330,13 +331,13 @@ def _size(count: float) -> str:
     return f"{count / 1e6:,.1f} MB"
 
 
-def _slopes(found: Found) -> list[str]:
+def _slopes(results: Found) -> list[str]:
     for kind in ("sparse", "spread"):
-        if f"slopes/{kind}/1" not in found:
+        if f"slopes/{kind}/1" not in results:
             return []
     rows, ends = [], []
     for kind in ("sparse", "spread"):
-        own = [(float(name.split("/")[2]), run) for name, run in found.items()
+        own = [(float(name.split("/")[2]), run) for name, run in results.items()
                if name.startswith(f"slopes/{kind}/")]  # fmt: skip
         epsilons = np.log([epsilon for epsilon, _ in own])
         for epsilon, run in own:
@@ -356,8 +357,8 @@ def _slopes(found: Found) -> list[str]:
     return table(heads, [*rows, *ends])
 
 
-def _join(found: Found) -> list[str]:
-    runs = found.get("join", {"runs": []})["runs"]
+def _join(results: Found) -> list[str]:
+    runs = results.get("join", {"runs": []})["runs"]
     rows = [
         [
             run["name"], f"{run['rows']:,}", f"{run['rmse']:.1f}", f"{run['r2']:.3f}",
@@ -370,14 +371,14 @@ def _join(found: Found) -> list[str]:
     return table(heads, rows) if rows else []
 
 
-def draw(found: Found, path: Path) -> None:
+def draw(results: Found, path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for name, own in found.items():
+    for name, own in results.items():
         if name.startswith("convergence/"):
             _, step, sample = name.split("/")
             gaps = np.maximum(own["gaps"], 1e-9)
@@ -387,7 +388,7 @@ def draw(found: Found, path: Path) -> None:
     left.set_ylabel("objective − minimum")
     left.legend(fontsize=7)
     for kind, marker in (("sparse", "o"), ("spread", "s")):
-        own = [(float(n.split("/")[2]), run) for n, run in found.items()
+        own = [(float(n.split("/")[2]), run) for n, run in results.items()
                if n.startswith(f"slopes/{kind}/")]  # fmt: skip
         for method in ("central", "fixed", "corrective"):
             right.loglog(
@@ -440,7 +441,7 @@ def main() -> None:
 
 
 def make(results: Results, seeds: int) -> None:
-    """The runs that are missing."""
+    """Make the runs that are missing."""
     for step, sample in STEPS:
         name = f"convergence/{step}/{sample or 'all'}"
         if name not in results.found:
@@ -472,7 +473,7 @@ def _spread() -> Task:
 
 
 def convergence(step: str, sample: int | None, seeds: int) -> dict[str, Any]:
-    """Mean of objective − minimum after each iteration."""
+    """Return the mean of objective − minimum after each iteration."""
     gaps = []
     for seed in range(seeds):
         task = Task.drawn(*CONVERGENCE, seed)
@@ -488,7 +489,7 @@ def convergence(step: str, sample: int | None, seeds: int) -> dict[str, Any]:
 
 
 def compared(size: Sequence[int], epsilon: float, seeds: int) -> dict[str, Any]:
-    """Medians of the excess risk over the optimum within the ball, and bytes up."""
+    """Return medians of the excess risk over the optimum within the ball, and of bytes up."""
     rows: dict[str, list[float]] = {}
     for seed in range(seeds):
         task = _task(tuple(size), seed)
@@ -507,7 +508,8 @@ def compared(size: Sequence[int], epsilon: float, seeds: int) -> dict[str, Any]:
 
 
 def slopes(kind: str, epsilon: float, seeds: int) -> dict[str, Any]:
-    """Return measures of iterations that grow as (n ε)^(2/3), by the paper's step and ours."""
+    """Return measures of iterations that grow as (n ε)^(2/3), by the paper's step and by the
+    package's."""
     task = _task((100_000, 100, 4), 0) if kind == "sparse" else _spread()
     count = max(2, round(2.5 * epsilon ** (2.0 / 3.0)))
     found: dict[str, list[float]] = {}

@@ -124,12 +124,12 @@ class Encoding:
 
     @property
     def starts(self) -> dict[str, int]:
-        """Name -> the first column of the matrix that is its."""
+        """Return name -> the first column of the matrix for this feature."""
         ends = np.cumsum([column.width for column in self.columns])
         return {c.name: int(end) - c.width for c, end in zip(self.columns, ends, strict=True)}
 
     def fill(self, rows: pa.Table | pa.RecordBatch, out: Array) -> None:
-        """Write the rows' features to `out` (n, width), which is all 0."""
+        """Write the rows' features to `out` (n, width), which is all 0 before."""
         for column in self.columns:
             start = self.starts[column.name]
             values = rows.column(column.name)
@@ -137,7 +137,7 @@ class Encoding:
             column.fill(values, out[:, start : start + column.width])
 
     def targets(self, rows: pa.Table | pa.RecordBatch) -> Array:
-        """float64 (n,) numbers, or int64 (n,) codes of `classes`."""
+        """Return float64 (n,) numbers, or int64 (n,) codes of `classes`."""
         y = rows.column("y")
         if not self.classes:
             return np.asarray(y.cast(pa.float64()).to_numpy())
@@ -153,7 +153,7 @@ def _number(name: str, rows: int, total: float, squares: float, present: float) 
 
 
 def columns_of(encoding: Encoding, names: Sequence[str]) -> Array:
-    """The matrix' columns that belong to these features."""
+    """Return the columns of the matrix that belong to these features."""
     widths = {column.name: column.width for column in encoding.columns}
     return np.concatenate([encoding.starts[name] + np.arange(widths[name]) for name in names])
 
@@ -245,8 +245,8 @@ def _newton(
 
 @dataclass(eq=False)
 class Sums:
-    """Over joined rows: their number, loss, gradient (width + 1, K) and Hessian, by class and then
-    by column."""
+    """Sums over joined rows: their number, loss, gradient (width + 1, K) and Hessian, by class and
+    then by column."""
 
     count: float
     loss: float
@@ -259,7 +259,8 @@ class Sums:
         return cls(0.0, 0.0, np.zeros((width, classes)), np.zeros((size, size)))
 
     def add(self, kind: str, x: Array, y: Array, counts: Array, theta: Array) -> None:
-        """Rows x (n, width + 1), the last column 1, each as often as `counts` say."""
+        """Add rows x (n, width + 1), whose last column is 1; `counts` says how often each row
+        occurs."""
         scores = x @ theta
         if kind == "softmax_regression":
             p = np.exp(scores - logsumexp(scores, axis=1, keepdims=True))
@@ -286,7 +287,7 @@ class Sums:
 def _batches(
     con: duckdb.DuckDBPyConnection, query: str, encoding: Encoding
 ) -> Iterator[tuple[Array, Array, Array]]:
-    """Features and a 1, targets, and how many joined rows each row stands for."""
+    """Yield features and a 1, targets, and the number of joined rows that each row stands for."""
     reader = con.sql(f"SELECT * FROM ({query}) WHERE y IS NOT NULL").to_arrow_reader(CHUNK)
     for rows in reader:
         x = np.zeros((len(rows), encoding.width + 1))
@@ -315,8 +316,10 @@ class Products:
 
     @classmethod
     def of(cls, con: duckdb.DuckDBPyConnection, query: str) -> Products:
-        """One pass: sums of numbers and of their products for each combination of categories, from
-        which those of one-hots follow. Raises ValueError for NULLs."""
+        """Sum numbers and their products for each combination of categories, in one pass.
+
+        Sums of one-hots follow from these. Raise ValueError for NULLs.
+        """
         types = {n: str(t) for n, t, *_ in con.execute(f"DESCRIBE {query}").fetchall()}
         texts = [name for name, kind in types.items() if kind == "VARCHAR"]
         numbers = [name for name in types if name not in texts]
@@ -370,7 +373,7 @@ class Products:
         return cls(own @ raw @ own.T, own @ raw[:, y], float(raw[y, y]), int(total))
 
     def solve(self) -> Array:
-        """The parameters with the least objective, the intercept last."""
+        """Return the parameters with the least objective, the intercept last."""
         penalty = np.diag(self._penalty * self.rows)
         return np.linalg.lstsq(self.gram + penalty, self.side)[0]
 
@@ -423,7 +426,7 @@ class Solver:
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """The joined rows, encoded."""
+    """Return the joined rows, encoded."""
 
     encoding: Encoding
     x: Array
@@ -438,7 +441,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """weights: (width, outputs), intercept: (outputs,), of what `matrix` is after fitting."""
+    """Return weights (width, outputs) and intercept (outputs,), for the matrix after fitting."""
 
     kind: str
     matrix: Matrix
@@ -474,7 +477,8 @@ class Towers:
 
 
 def run(stored: Stored, solver: Solver, workload: Workload, first: Stored) -> dict[str, Any]:
-    """One fit, after one on the toy tables `first`: what `Watch` measures, and `objective`."""
+    """Run one fit after one on the toy tables `first`. Return the measurements of `Watch`, and
+    `objective`."""
     fit(first, solver, TOY, workload.options)
     return fit(stored, solver, workload.towers, workload.options)
 
@@ -520,7 +524,7 @@ def materialise(con: duckdb.DuckDBPyConnection, stored: Stored, watch: Watch) ->
 
 
 def solve(kind: str, solver: Solver, matrix: Matrix) -> Linear:
-    """The matrix is centred in place where the model is linear."""
+    """Fit the matrix; for a linear model it is centred in place."""
     penalty = L2 * len(matrix.y)
     if kind == "linear_regression":
         ridge = Ridge(penalty, solver=solver.name, copy_X=False).fit(matrix.x, matrix.y)
@@ -535,7 +539,7 @@ def solve(kind: str, solver: Solver, matrix: Matrix) -> Linear:
 
 
 def choose(stored: Stored, goal: float) -> Solver:
-    """The fastest by which the objective comes to `goal`. Raises Failed where none does."""
+    """Return the fastest way by which the objective reaches `goal`. Raise Failed if none does."""
     if stored.task.kind == "linear_regression":
         return Solver(DIRECT)
     times = dict(_tried(stored, goal))
@@ -560,5 +564,5 @@ def _tried(stored: Stored, goal: float) -> Iterator[tuple[Solver, float]]:
 
 
 def needs(rows: int, columns: int, width: int) -> int:
-    """Bytes that the matrix takes, with the joined rows that it is made of, or a copy of it."""
+    """Return the bytes of the matrix, with its joined rows, or with a copy of it."""
     return rows * (4 * width + max(12 * columns, 4 * width))

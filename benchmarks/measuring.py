@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Failed(Exception):
-    """The side cannot do it, and says why."""
+    """The side cannot do the task; the message has the reason."""
 
 
 def fresh(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,10 +48,8 @@ def fresh(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def peak() -> int:
-    """Bytes of resident memory, at most, since this process began.
-
-    On Linux not by getrusage, whose number begins with that of the process which started this one.
-    """
+    """Return the peak of resident memory, in bytes, since this process began. On Linux getrusage is
+    not used: its peak starts at that of the parent process."""
     if _STATUS.exists():
         (line,) = (x for x in _STATUS.read_text().splitlines() if x.startswith("VmHWM:"))
         return 1024 * int(line.split()[1])
@@ -60,7 +58,7 @@ def peak() -> int:
 
 
 class Watch:
-    """Seconds of the phases of a run, and of all of it."""
+    """Seconds of each phase of a run, and of the whole run."""
 
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
@@ -69,14 +67,14 @@ class Watch:
         self._begun = self._last = time.perf_counter()
 
     def ends(self, phase: str) -> None:
-        """Count what has passed since the last phase for this one."""
+        """Assign the time since the last phase to this one."""
         now = time.perf_counter()
         self.phases[phase] = now - self._last
         self._last = now
 
     def measured(self) -> dict[str, Any]:
-        """To the end of the last phase: `phases`, `seconds`, `cpu` (all threads), and `peak`, of
-        which `before` is what the process had already."""
+        """Return `phases`, `seconds`, `cpu` (all threads) and `peak`, up to the end of the last
+        phase; `before` is the part of the peak from before the run."""
         return {
             "phases": self.phases,
             "seconds": self._last - self._begun,
@@ -92,7 +90,8 @@ def _cpu() -> float:
 
 
 def bandwidth() -> float:
-    """Bytes a second that one thread reads and writes while it copies an array: the median."""
+    """Return the bytes a second that one thread reads and writes while it copies an array; the
+    median."""
     source = np.ones(BLOCK, np.uint8)
     target = np.empty_like(source)
     taken = []
@@ -106,15 +105,15 @@ def bandwidth() -> float:
 def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the median of numbers that all runs have, by phase; else the last run's value."""
     last = runs[-1]
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in last.items():
         if isinstance(value, dict):
-            found[name] = medians([run[name] for run in runs])
+            values[name] = medians([run[name] for run in runs])
         elif isinstance(value, (int, float)):
-            found[name] = statistics.median(run[name] for run in runs)
+            values[name] = statistics.median(run[name] for run in runs)
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 # -- results and tables ----------------------------------------------------------------------------
@@ -150,8 +149,8 @@ def insert(page: Path, mark: str, text: str) -> None:
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of Markdown: the first column to the left, the others to the right."""
     lines = [heads, *rows]
-    found = ["| " + " | ".join(cells) + " |" for cells in lines]
-    return [found[0], "|---|" + "---:|" * (len(heads) - 1), *found[1:]]
+    markdown = ["| " + " | ".join(cells) + " |" for cells in lines]
+    return [markdown[0], "|---|" + "---:|" * (len(heads) - 1), *markdown[1:]]
 
 
 # -- command line ----------------------------------------------------------------------------------

@@ -4,11 +4,12 @@
     python benchmarks/memory.py grid|many|star [--rows 1e8] [--limit 4GB] [--fan-out 1000]
         [--measures 0] [--parties 1GB] [--apart] [--folder where databases go]
 
-`rows` trains on two joins of the same few table rows, a fifth of the joined rows in one of them,
-each in a process of its own, and divides the difference of their peaks of resident memory by that
-of their joined rows: so Python, and what belongs to the tables, is not in it. The others train on
-one generated join; resident memory is of parties and coordinator, which are in one process, or
-with --apart of the coordinator alone.
+`rows` trains on two joins of the same few table rows, each in a process of its own. One join has a
+fifth of the other's joined rows. The result is the difference of the two peaks of resident memory,
+divided by the difference in joined rows. So it excludes Python and the memory of the tables.
+
+The others train on one generated join. Resident memory is that of parties and coordinator in one
+process, or with --apart that of the coordinator alone.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _LENGTH = Struct("<Q")
 
 @dataclass(frozen=True)
 class Apart(Stored):
-    """Stored task, as `Stored`, with the databases open in another process."""
+    """Stored task, as `Stored`, whose databases are open in another process."""
 
     @contextmanager
     def federation(self) -> Iterator[sqlfl.Federation]:
@@ -75,7 +76,7 @@ class _Line:
 
 
 def _serve(line: socket.socket, stored: Stored) -> None:
-    """Answers until the line is closed."""
+    """Answer requests until the line is closed."""
     found: list[Transport] = []
 
     def seen(transport: Transport) -> Transport:
@@ -102,21 +103,21 @@ def _send(line: socket.socket, parts: Sequence[tuple[str, pa.Buffer]]) -> None:
 
 
 def _received(line: socket.socket) -> list[tuple[str, pa.Buffer]]:
-    """Raises EOFError where the line is closed."""
+    """Raise EOFError if the line is closed."""
     (length,) = _LENGTH.unpack(_read(line, _LENGTH.size))
     described = json.loads(_read(line, length).to_pybytes())
     return [(name, _read(line, size)) for name, size in described]
 
 
 def _read(line: socket.socket, size: int) -> pa.Buffer:
-    found = pa.allocate_buffer(size)
-    left = memoryview(np.frombuffer(found, np.uint8))
-    while left:
-        read = line.recv_into(left)
-        if not read:
+    buffer = pa.allocate_buffer(size)
+    unread = memoryview(np.frombuffer(buffer, np.uint8))
+    while unread:
+        count = line.recv_into(unread)
+        if not count:
             raise EOFError
-        left = left[read:]
-    return found
+        unread = unread[count:]
+    return buffer
 
 
 # -- measurements ----------------------------------------------------------------------------------
@@ -164,13 +165,13 @@ def main() -> None:
     parser.add_argument("--apart", action="store_true", help="parties in a process of their own")
     parser.add_argument("--kinds", nargs="+", choices=sorted(RUNS), default=list(RUNS))
     parser.add_argument("--folder", type=Path, help="where databases go meanwhile")
-    own = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=own.folder) as folder:
-        if own.what == "rows":
-            _rows(round(own.rows or 5e6), own.kinds, Path(folder))
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        if args.what == "rows":
+            _rows(round(args.rows or 5e6), args.kinds, Path(folder))
         else:
-            shape = Shape(round(own.rows or 1e8), own.fan_out, measures=own.measures)
-            _join(own, shape, Path(folder))
+            shape = Shape(round(args.rows or 1e8), args.fan_out, measures=args.measures)
+            _join(args, shape, Path(folder))
 
 
 def _rows(large: int, kinds: list[str], folder: Path) -> None:
@@ -185,8 +186,8 @@ def _rows(large: int, kinds: list[str], folder: Path) -> None:
             peaks = []
             for rows, stored in tables.items():
                 task = replace(stored.task, kind=kind)
-                found = fresh(run, replace(stored, task=task), {**options, "epochs": EPOCHS})
-                peaks.append((found["joined"], found["peak"]))
+                figures = fresh(run, replace(stored, task=task), {**options, "epochs": EPOCHS})
+                peaks.append((figures["joined"], figures["peak"]))
                 del rows
             (few, low), (many, high) = peaks
             written = ", ".join(f"{name} = {value}" for name, value in options.items())
@@ -194,39 +195,39 @@ def _rows(large: int, kinds: list[str], folder: Path) -> None:
 
 
 def _drawn(kind: str) -> str:
-    """Whose labels the generators draw."""
+    """Return the kind of model whose labels the generators draw for `kind`."""
     return "softmax_regression" if kind == "mlp_classifier" else kind
 
 
-def _join(own: argparse.Namespace, shape: Shape, folder: Path) -> None:
-    kind = Apart if own.apart else Stored
-    stored = kind.of(MAKERS[own.what](shape), folder / own.what)
+def _join(args: argparse.Namespace, shape: Shape, folder: Path) -> None:
+    kind = Apart if args.apart else Stored
+    stored = kind.of(MAKERS[args.what](shape), folder / args.what)
     options: dict[str, object] = {"max_joined_rows": 2 * shape.rows, "tolerance": 1e-4}
-    if own.limit is not None:
-        options["memory_limit"] = own.limit
+    if args.limit is not None:
+        options["memory_limit"] = args.limit
     try:
-        found = fresh(run, stored, options, own.parties)
+        figures = fresh(run, stored, options, args.parties)
     except Failed as failure:
         print(f"{stored.task.name}: {failure}")
         return
-    print(f"{stored.task.name}: {', '.join(_told(found))}")
+    print(f"{stored.task.name}: {', '.join(_told(figures))}")
 
 
 def run(stored: Stored, options: Options, parties: str | None = None) -> dict[str, Any]:
-    """One statement, after one on a toy table: what `train` tells."""
+    """Run one statement, after one on a toy table. Return the measurements of `train`."""
     with tempfile.TemporaryDirectory() as folder:
         first = Stored.of(toy("linear_regression"), Path(folder) / "toy")
         train(first, {"epochs": EPOCHS})
     return train(replace(stored, memory_limit=parties), options)
 
 
-def _told(found: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{found['joined']:,} joined rows"
-    yield f"{found['seconds']:.0f} s, {found['cpu']:.0f} of the processor"
-    yield f"{found['epochs']} epochs"
-    yield f"resident memory at most {found['peak'] / 2**30:.2f} GiB"
-    yield f"{found['before'] / 2**30:.2f} GiB of it before"
-    for phase, seconds in found["phases"].items():
+def _told(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{figures['joined']:,} joined rows"
+    yield f"{figures['seconds']:.0f} s, {figures['cpu']:.0f} of the processor"
+    yield f"{figures['epochs']} epochs"
+    yield f"resident memory at most {figures['peak'] / 2**30:.2f} GiB"
+    yield f"{figures['before'] / 2**30:.2f} GiB of it before"
+    for phase, seconds in figures["phases"].items():
         yield f"{phase} {seconds:.1f}"
 
 

@@ -41,7 +41,8 @@ THREADS = 2
 
 @dataclass(frozen=True)
 class MovieLens:
-    """The folder with the Parquet files, the folder of work, and how many of the ratings."""
+    """The data set: its folder of Parquet files, the folder of work, and the fraction of the
+    ratings."""
 
     source: Path
     work: Path
@@ -51,13 +52,13 @@ class MovieLens:
         return self.work / f"{name}.duckdb"
 
     def prepare(self) -> None:
-        """Make the parties' databases and draw the split, where that has not been done."""
-        done = self.work / "prepared.txt"
-        said = f"{self.source.resolve()} {self.fraction}"
-        if done.exists():
-            if done.read_text() != said:
+        """Make the parties' databases and draw the split, unless that is done already."""
+        marker = self.work / "prepared.txt"
+        source = f"{self.source.resolve()} {self.fraction}"
+        if marker.exists():
+            if marker.read_text() != source:
                 raise SystemExit(
-                    f"{self.work} was prepared from other data ({done.read_text()}): "
+                    f"{self.work} was prepared from other data ({marker.read_text()}): "
                     "give another --work"
                 )
             return
@@ -70,7 +71,7 @@ class MovieLens:
             for name in CLIENTS:
                 self._parties(con, name)
         np.save(self.work / "held_out.npy", self._draw())
-        done.write_text(said)
+        marker.write_text(source)
 
     def _tables(self, con: duckdb.DuckDBPyConnection) -> None:
         movies, genres, users, ratings = (
@@ -108,11 +109,9 @@ class MovieLens:
         return [self.path(name if count == 1 else f"{name}_{q}") for q in range(count)]
 
     def _draw(self) -> Array:
-        """bool (N,) by `id`: the rows that the owner of the labels draws for testing.
-
-        Its secret decides, from a row's values alone, so that a statement whose target is `id`
-        shows the coordinator the split of all others.
-        """
+        """Return bool (N,) by `id`: the test rows, which the owner of the labels draws. Its secret
+        and a row's values alone decide. So a statement with the target `id` shows the coordinator
+        the split of all other statements."""
         with Federation(self.path("coordinator"), progress=False, wrap=RecordingTransport) as fed:
             fed.attach("shop", self.path("shop"))
             fed.sql(f"""
@@ -122,18 +121,18 @@ class MovieLens:
             transport = fed._transport
         if not isinstance(transport, RecordingTransport):
             raise TypeError(f"a transport that records nothing: {transport}")
-        found = {}
+        messages = {}
         for item in transport.recorded:
             message = decode(item.data)
             if item.direction == "up" and message.kind in ("labels", "split"):
-                found[message.kind] = message
-        held = np.zeros(len(found["labels"].values), bool)
-        held[found["labels"].values.astype(np.int64)] = found["split"].validation != 0
-        return held
+                messages[message.kind] = message
+        held_out = np.zeros(len(messages["labels"].values), bool)
+        held_out[messages["labels"].values.astype(np.int64)] = messages["split"].validation != 0
+        return held_out
 
     @contextmanager
     def federation(self) -> Iterator[Federation]:
-        """All parties attached to the coordinator that has the split's model."""
+        """Return a federation of all parties, with the coordinator that has the split's model."""
         with sqlfl.connect(self.path("coordinator"), progress=False) as fed:
             cursors = []
             for name in CLIENTS:
@@ -149,7 +148,7 @@ class MovieLens:
                     client.close()
 
     def joined(self, *, titles: bool) -> Joined:
-        """The materialised join, encoded as the parties encode it."""
+        """Return the materialised join, encoded in the same way as by the parties."""
         with duckdb.connect() as con:
             for name in ("shop", "members", "studio"):
                 con.execute(f"ATTACH '{self.path(name)}' AS {name} (READ_ONLY)")
@@ -203,14 +202,15 @@ class Encoded:
         return sparse.csr_array(entries, shape=(len(codes), self.categories))
 
     def predict(self, theta: Array) -> Array:
-        """X̃ θ: (d, c) -> (n, c)."""
+        """Return X̃ θ: (d, c) -> (n, c)."""
         split = self.numeric.shape[1]
         shift = self.centre @ theta
         return self.numeric @ theta[:split] + self.onehot() @ theta[split:] - shift
 
     @cached_property
     def centre(self) -> Array:
-        """float64 (d,): 0 for numbers, which are centred; the share of each category."""
+        """Return float64 (d,): 0 for numbers, which are centred; for a category its share of the
+        rows."""
         share = self.onehot().T @ self.counts / self.counts.sum()
         return np.append(np.zeros(self.numeric.shape[1]), share)
 
@@ -225,7 +225,7 @@ class Joined:
     """bool (N,): the rows of the test."""
 
     def test_rmse(self, scores: Array) -> float:
-        """Return the error on the rows of the test, from scores (N,) of all rows."""
+        """Return the error on the test rows, from scores (N,) of all rows."""
         error = (scores - self.targets)[self.held_out]
         return float(np.sqrt(np.mean(error**2)))
 

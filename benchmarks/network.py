@@ -1,6 +1,7 @@
 """Neural towers in PyTorch on the materialised join: a hidden layer per table, their outputs added.
 
-As the package's in shape, objective, optimizer, batches and epochs; the random start is another.
+Shape, objective, optimizer, batches and epochs are those of the package. Only the random start
+differs.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Measuring:
 
 
 def compared(own: Callable[[], None], ours: Callable[[], None], calls: int) -> tuple[float, float]:
-    """Medians in milliseconds, of calls that alternate."""
+    """Return the medians of both in milliseconds; calls alternate."""
     times: dict[Callable[[], None], list[float]] = {own: [], ours: []}
     for call in range(calls + 1):
         for work in (own, ours) if call % 2 else (ours, own):

@@ -44,8 +44,8 @@ TRAIN_UNION = """TRAIN OR REPLACE MODEL m USING linear_regression TARGET y
   WITH (algorithm = '{algorithm}', epochs = 5, tolerance = 0, seed = 1) FROM ({query})"""
 
 
-def report(what: str, fed: sqlfl.Federation, query: str, began: float, algorithm: str) -> None:
-    """When parts of a statement had ended, and what this process takes."""
+def report(label: str, fed: sqlfl.Federation, query: str, began: float, algorithm: str) -> None:
+    """Print the time at which each part of a statement ended, and the memory of this process."""
     ready, before = time.perf_counter(), resident()
     statement = TRAIN_UNION.format(query=query, algorithm=algorithm)
     plan = fed.explain(statement)
@@ -60,7 +60,7 @@ def report(what: str, fed: sqlfl.Federation, query: str, began: float, algorithm
     ends = [row["seconds"] for row in model.history.to_pylist()]
     steps = max(1, len(ends) - 1)
     print(
-        f"{what}, {algorithm}: {ready - began:.1f} s until all are there; planned in "
+        f"{label}, {algorithm}: {ready - began:.1f} s until all are there; planned in "
         f"{planned - ready:.2f} s, {lines} lines of EXPLAIN in {printed - planned:.2f} s; trained "
         f"in {trained - printed:.1f} s: to the first step {ends[0]:.2f} s, then "
         f"{(ends[-1] - ends[0]) / steps:.2f} s for each other; evaluated in "
@@ -70,7 +70,7 @@ def report(what: str, fed: sqlfl.Federation, query: str, began: float, algorithm
 
 
 def resident() -> float:
-    """Bytes that this process has in memory now."""
+    """Return the bytes that this process has in memory now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096.0
 
@@ -80,7 +80,7 @@ def union(number: int) -> str:
 
 
 def joined(number: int) -> str:
-    """A union whose branches join the tables of two parties: no two of them are one block."""
+    """Return a union whose branches each join the tables of two parties; no two form one block."""
     pairs = ((n, (n + 1) % number) for n in range(number))
     return " UNION ALL ".join(
         f"SELECT a.x, b.z, a.y FROM p{n}.t{n} AS a JOIN p{m}.t{m} AS b ON a.k = b.k"
@@ -104,9 +104,9 @@ def many(arguments: Sequence[str]) -> None:
     parser.add_argument("--parties", type=int, default=500)
     parser.add_argument("--joined", action="store_true", help="branches that join two tables")
     parser.add_argument("--algorithm", choices=("sgd", "lbfgs", "admm"), default="sgd")
-    given = parser.parse_args(arguments)
-    query = joined(given.parties) if given.joined else union(given.parties)
-    together(given.parties, given.algorithm, query)
+    args = parser.parse_args(arguments)
+    query = joined(args.parties) if args.joined else union(args.parties)
+    together(args.parties, args.algorithm, query)
 
 
 # -- stragglers ------------------------------------------------------------------------------------
@@ -151,17 +151,17 @@ class Sleeping:
 def databases(rows: int, seed: int) -> dict[str, duckdb.DuckDBPyConnection]:
     draw = np.random.default_rng(seed)
     common = draw.normal(size=(rows, 4))
-    own = {p: 0.7 * common + 0.7 * draw.normal(size=(rows, 4)) for p in PARTIES}
+    values_by_party = {p: 0.7 * common + 0.7 * draw.normal(size=(rows, 4)) for p in PARTIES}
     slope = draw.normal(size=16)
-    y = np.hstack(list(own.values())) @ slope + 3.0 * draw.normal(size=rows) > 0.0
-    found = {}
-    for party, values in own.items():
+    y = np.hstack(list(values_by_party.values())) @ slope + 3.0 * draw.normal(size=rows) > 0.0
+    connections = {}
+    for party, values in values_by_party.items():
         columns = {f"x{i}": values[:, i] for i in range(4)}
-        found[party] = duckdb.connect()
-        found[party].register("rows", pa.table({"k": np.arange(rows), **columns, "y": y}))
-        found[party].execute("CREATE TABLE t AS FROM rows")
-        found[party].unregister("rows")
-    return found
+        connections[party] = duckdb.connect()
+        connections[party].register("rows", pa.table({"k": np.arange(rows), **columns, "y": y}))
+        connections[party].execute("CREATE TABLE t AS FROM rows")
+        connections[party].unregister("rows")
+    return connections
 
 
 def history(
@@ -173,19 +173,20 @@ def history(
         for party, con in parties.items():
             fed.attach(party, con)
         fed.sql(TRAIN.format(options, QUERY.format(COLUMNS)))
-        found = fed.model("m").history
-        assert isinstance(found, pa.Table)
-        return found
+        epochs = fed.model("m").history
+        assert isinstance(epochs, pa.Table)
+        return epochs
 
 
-def reached(found: pa.Table, least: float, within: float) -> tuple[float, int] | None:
-    """Seconds and epochs after which it stays within so much of the least one; None if never."""
-    losses = np.array(found.column("train_loss"))
+def reached(epochs: pa.Table, least: float, within: float) -> tuple[float, int] | None:
+    """Return the seconds and epochs after which the loss stays within `within` of the least one;
+    None if it never does."""
+    losses = np.array(epochs.column("train_loss"))
     above = np.flatnonzero(losses > least * (1.0 + within))
     first = int(above[-1]) + 1 if len(above) else 0
     if first == len(losses):
         return None
-    seconds = found.column("seconds")
+    seconds = epochs.column("seconds")
     return seconds[first].as_py() - seconds[0].as_py(), first + 1
 
 
@@ -194,27 +195,30 @@ def stragglers(arguments: Sequence[str]) -> None:
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--within", type=float, default=1e-3)
     parser.add_argument("--times", type=int, default=3)
-    given = parser.parse_args(arguments)
-    parties = databases(given.rows, 1)
+    args = parser.parse_args(arguments)
+    parties = databases(args.rows, 1)
     least = history(parties, "algorithm = 'lbfgs'", lambda step: -STEP).column("train_loss")[-1]
-    print(f"until the objective is within {given.within:g} of the least one; medians of "
-          f"{given.times}, {STEP:g} s a step")  # fmt: skip
+    print(f"until the objective is within {args.within:g} of the least one; medians of "
+          f"{args.times}, {STEP:g} s a step")  # fmt: skip
     for method, options in METHODS.items():
-        for said, delay in DELAYS.items():
+        for delay_name, delay in DELAYS.items():
             cells = []
             for wait in WAITS:
-                own = f"{options}, stragglers = '{wait}'"
-                found = [
-                    reached(history(parties, own, delay), least.as_py(), given.within)
-                    for _ in range(given.times)
+                with_wait = f"{options}, stragglers = '{wait}'"
+                results = [
+                    reached(history(parties, with_wait, delay), least.as_py(), args.within)
+                    for _ in range(args.times)
                 ]
-                there = [one for one in found if one is not None]
-                cells.append("never" if len(there) < len(found) else _middle(there))
-            print(f"{method}, {said}: " + "; ".join(map("{}: {}".format, WAITS, cells)), flush=True)
+                reached_runs = [one for one in results if one is not None]
+                cells.append("never" if len(reached_runs) < len(results) else _middle(reached_runs))
+            print(
+                f"{method}, {delay_name}: " + "; ".join(map("{}: {}".format, WAITS, cells)),
+                flush=True,
+            )
 
 
-def _middle(found: Sequence[tuple[float, int]]) -> str:
-    seconds, epochs = (statistics.median(one[i] for one in found) for i in (0, 1))
+def _middle(runs: Sequence[tuple[float, int]]) -> str:
+    seconds, epochs = (statistics.median(one[i] for one in runs) for i in (0, 1))
     return f"{seconds:.1f} s, {epochs:.0f} epochs"
 
 

@@ -1,10 +1,11 @@
-"""PBM-VFL's experiments with `algorithm = 'pbm'`: Phishing and Activity over parties that each have
-some columns, and a join of tables that are not aligned.
+"""Experiments of PBM-VFL with `algorithm = 'pbm'`: Phishing and Activity over parties with some
+columns each, and a join of tables that are not aligned.
 
-Each setting of bins and θ is trained with binomial draws (PBM), and with Gaussian noise of each
-party instead (LDP), of the variance that the paper sets; beside them without either (NPQ). Runs
-are kept as they end, and a second call makes those that are missing; the first seed comes first.
-The data may not be passed on: give the folders with their Parquet files.
+Each setting of bins and θ is trained with binomial draws (PBM). LDP replaces the draws by Gaussian
+noise of each party, with the variance that the paper sets. NPQ has neither.
+
+Each run is stored when it ends, and a second call makes only the missing runs; the first seed comes
+first. The data may not be passed on: give the folders with their Parquet files.
 
     python benchmarks/pbm.py [--phishing folder] [--activity folder] [--work folder] [--epochs 20]
         [--seeds 3] [--processes 2] [--join 3] [--page docs/results/pbm.md] [--figures docs/figures]
@@ -44,9 +45,8 @@ PRIVACY = {"NPQ": "", "PBM": "PRIVACY (bins = 64, theta = 0.25, statistics = 'no
 
 
 def joined(runs: int, epochs: int, rows: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yield each run's method, auc and accuracy on the rows for the test, bytes, seconds and joined
-    rows. `rows`: maximum number of flights of each airport.
-    """
+    """Yield each run's method, auc and accuracy on the test rows, bytes, seconds and joined rows.
+    `rows`: maximum number of flights of each airport."""
     task = late(rows)
     for _ in range(runs):
         for method, clause in PRIVACY.items():
@@ -137,107 +137,117 @@ def run_key(
     return f"{data}/{parties}/{method}/{bins}/{theta}/{seed}/{epochs}"
 
 
-def runs(found: Found, data: str, parties: int, method: str, bins: int, theta: float) -> list[Any]:
-    """The epochs of each run of this setting, of any seed."""
+def runs(
+    results: Found, data: str, parties: int, method: str, bins: int, theta: float
+) -> list[Any]:
+    """Return the epochs of each run of this setting, for every seed."""
     start = f"{data}/{parties}/{method}/{bins}/{theta}/"
-    return [own["epochs"] for name, own in found.items() if name.startswith(start)]
+    return [run["epochs"] for name, run in results.items() if name.startswith(start)]
 
 
-def render(found: Found) -> str:
-    """All tables for which there are runs."""
+def render(results: Found) -> str:
+    """Return all tables for which there are runs."""
     parts = []
     for data, title in TITLES.items():
-        if runs(found, data, 5, "NPQ", 0, 0.0):
-            parts += [f"## {title}", *_effort(found, data), *_quality(found, data)]
-    if "join" in found:
-        parts += ["## A join", "\n".join(_join(found["join"]["runs"]))]
+        if runs(results, data, 5, "NPQ", 0, 0.0):
+            parts += [f"## {title}", *_effort(results, data), *_quality(results, data)]
+    if "join" in results:
+        parts += ["## A join", "\n".join(_join(results["join"]["runs"]))]
     return "\n\n".join(parts)
 
 
-def _effort(found: Found, data: str) -> list[str]:
+def _effort(results: Found, data: str) -> list[str]:
     heads = ["setting", "epochs", "MB up", "MB", "paper: epochs", "GB"]
-    rows = [_reaching(found, data, "NPQ", 0, 0.0)]
-    rows += [_reaching(found, data, "PBM", b, theta) for b in BINS[data] for theta in THETAS]
+    rows = [_reaching(results, data, "NPQ", 0, 0.0)]
+    rows += [_reaching(results, data, "PBM", b, theta) for b in BINS[data] for theta in THETAS]
     measure = (
         f"To {TARGETS[data]} of the training rows, as the coordinator estimates them; 5 parties."
     )
     return [measure, "\n".join(table(heads, rows))]
 
 
-def _reaching(found: Found, data: str, method: str, bins: int, theta: float) -> list[str]:
-    own = runs(found, data, 5, method, bins, theta)
-    reached = [first(epochs, TARGETS[data]) for epochs in own]
+def _reaching(results: Found, data: str, method: str, bins: int, theta: float) -> list[str]:
+    histories = runs(results, data, 5, method, bins, theta)
+    reached = [first(epochs, TARGETS[data]) for epochs in histories]
     label = "NPQ" if not bins else f"b = {bins}, θ = {theta:g}"
     paper = PAPER[data].get((bins, theta))
-    theirs = ["> 100", "-"] if paper is None else [str(paper[0]), f"{paper[1]:.2f}"]
-    if not own:
-        return [label, "-", "-", "-", *theirs]
-    done = [row for row in reached if row is not None]
-    if len(done) < len(reached):
-        return [label, f"> {own[0][-1]['epoch']}", "-", "-", *theirs]
-    ups = mean(row["up"] for row in done) / 1e6
-    both = mean(row["up"] + row["down"] for row in done) / 1e6
-    epochs = mean(row["epoch"] for row in done)
-    return [label, f"{epochs:.3g}", f"{ups:.2f}", f"{both:.1f}", *theirs]
+    paper_cells = ["> 100", "-"] if paper is None else [str(paper[0]), f"{paper[1]:.2f}"]
+    if not histories:
+        return [label, "-", "-", "-", *paper_cells]
+    finished = [row for row in reached if row is not None]
+    if len(finished) < len(reached):
+        return [label, f"> {histories[0][-1]['epoch']}", "-", "-", *paper_cells]
+    ups = mean(row["up"] for row in finished) / 1e6
+    total = mean(row["up"] + row["down"] for row in finished) / 1e6
+    epochs = mean(row["epoch"] for row in finished)
+    return [label, f"{epochs:.3g}", f"{ups:.2f}", f"{total:.1f}", *paper_cells]
 
 
 def first(epochs: Sequence[Mapping[str, float]], target: float) -> Mapping[str, float] | None:
-    """The first epoch that reaches the target, as the coordinator sees it."""
+    """Return the first epoch that reaches the target, as the coordinator sees it."""
     return next((row for row in epochs if row["train seen"] >= target), None)
 
 
-def _quality(found: Found, data: str) -> list[str]:
+def _quality(results: Found, data: str) -> list[str]:
     heads = ["setting"]
     for parties in PARTIES:
         heads += [f"{parties} parties: PBM", "LDP", "PBM, model", "LDP, model"]
-    rows = [_ends(found, data, b, theta) for b in (0, *BINS[data]) for theta in THETAS]
-    kept = [row for place, row in enumerate(rows) if place >= len(THETAS) - 1]
-    sizes = {parties: len(runs(found, data, parties, "NPQ", 0, 0.0)) for parties in PARTIES}
+    rows = [_ends(results, data, b, theta) for b in (0, *BINS[data]) for theta in THETAS]
+    shown = [row for place, row in enumerate(rows) if place >= len(THETAS) - 1]
+    sizes = {parties: len(runs(results, data, parties, "NPQ", 0, 0.0)) for parties in PARTIES}
     counted = ", ".join(f"{size} with {parties} parties" for parties, size in sizes.items())
-    said = (
+    caption = (
         "Of the test's rows after the last epoch, as the coordinator estimates them, and by the\n"
         f"model, whose embeddings are exact where it predicts. Means over runs: {counted}."
     )
-    return [said, "\n".join(table(heads, kept))]
+    return [caption, "\n".join(table(heads, shown))]
 
 
-def _ends(found: Found, data: str, bins: int, theta: float) -> list[str]:
+def _ends(results: Found, data: str, bins: int, theta: float) -> list[str]:
     cells = ["NPQ" if not bins else f"b = {bins}, θ = {theta:g}"]
     for parties in PARTIES:
-        for what in ("test seen", "test"):
+        for measure in ("test seen", "test"):
             for method in ("PBM", "LDP") if bins else ("NPQ", ""):
-                own = runs(found, data, parties, method, bins, theta if bins else 0.0)
-                known = own and method
-                cells.append(f"{mean(r[-1][what] for r in own):.3f}" if known else "-")
+                histories = runs(results, data, parties, method, bins, theta if bins else 0.0)
+                has_cell = histories and method
+                cells.append(f"{mean(r[-1][measure] for r in histories):.3f}" if has_cell else "-")
     return cells
 
 
-def _join(found: Sequence[Mapping[str, Any]]) -> list[str]:
+def _join(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     heads = ["method", "joined rows", "test AUC", "test accuracy", "MB up", "MB down", "seconds"]
     rows = []
     for method in ("NPQ", "PBM"):
-        own = [run for run in found if run["method"] == method]
-        sizes = [f"{mean(run[k] for run in own) / 1e6:.0f}" for k in ("up", "down")]
-        scores = [f"{100 * mean(run[k] for run in own):.2f} %" for k in ("auc", "accuracy")]
-        seconds = f"{mean(run['seconds'] for run in own):.0f}"
-        rows.append([f"{method}, {len(own)} runs", f"{own[0]['rows']:,}", *scores, *sizes, seconds])
+        method_runs = [run for run in runs if run["method"] == method]
+        sizes = [f"{mean(run[k] for run in method_runs) / 1e6:.0f}" for k in ("up", "down")]
+        scores = [f"{100 * mean(run[k] for run in method_runs):.2f} %" for k in ("auc", "accuracy")]
+        seconds = f"{mean(run['seconds'] for run in method_runs):.0f}"
+        rows.append(
+            [
+                f"{method}, {len(method_runs)} runs",
+                f"{method_runs[0]['rows']:,}",
+                *scores,
+                *sizes,
+                seconds,
+            ]
+        )
     return table(heads, rows)
 
 
-def draw(found: Found, path: Path) -> None:
-    """The test's measure by epoch, as the coordinator sees it, at the largest θ."""
+def draw(results: Found, path: Path) -> None:
+    """Draw the test's measure by epoch, as the coordinator sees it, at the largest θ."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    shown = [data for data in TITLES if runs(found, data, 5, "NPQ", 0, 0.0)]
+    shown = [data for data in TITLES if runs(results, data, 5, "NPQ", 0, 0.0)]
     figure, axes = pyplot.subplots(
         len(shown), 2, figsize=(11.0, 3.4 * len(shown)), squeeze=False, layout="constrained"
     )
     for data, line in zip(shown, axes, strict=True):
         for parties, axis in zip(PARTIES, line, strict=True):
-            _lines(found, data, parties, axis)
+            _lines(results, data, parties, axis)
             axis.set_title(f"{TITLES[data]}, {parties} parties, θ = {THETAS[-1]}", fontsize=10)
             axis.set_xlabel("epoch")
             axis.grid(alpha=0.3)
@@ -248,19 +258,19 @@ def draw(found: Found, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _lines(found: Found, data: str, parties: int, axis: Any) -> None:
-    _line(axis, runs(found, data, parties, "NPQ", 0, 0.0), "NPQ", "black", "-")
+def _lines(results: Found, data: str, parties: int, axis: Any) -> None:
+    _line(axis, runs(results, data, parties, "NPQ", 0, 0.0), "NPQ", "black", "-")
     colours = ("tab:blue", "tab:green", "tab:orange", "tab:red")
     for bins, colour in zip(BINS[data], colours, strict=True):
         for method, style in (("PBM", "-"), ("LDP", ":")):
-            own = runs(found, data, parties, method, bins, THETAS[-1])
-            _line(axis, own, f"{method}, b = {bins}", colour, style)
+            histories = runs(results, data, parties, method, bins, THETAS[-1])
+            _line(axis, histories, f"{method}, b = {bins}", colour, style)
 
 
-def _line(axis: Any, own: Sequence[Any], label: str, colour: str, style: str) -> None:
-    if own:
-        epochs = [row["epoch"] for row in own[0]]
-        values = [mean(run[place]["test seen"] for run in own) for place in range(len(epochs))]
+def _line(axis: Any, runs: Sequence[Any], label: str, colour: str, style: str) -> None:
+    if runs:
+        epochs = [row["epoch"] for row in runs[0]]
+        values = [mean(run[place]["test seen"] for run in runs) for place in range(len(epochs))]
         axis.plot(epochs, values, color=colour, linestyle=style, linewidth=1.2, label=label)
 
 
@@ -299,7 +309,7 @@ def make(
     wanted: Iterable[Setting],
     processes: int,
 ) -> None:
-    """The runs that are missing."""
+    """Make the runs that are missing."""
     jobs = {
         key(name, setting): (name, str(folder), setting)
         for setting in wanted
@@ -330,12 +340,26 @@ def settings(seeds: int, epochs: int) -> list[Setting]:
     return sorted(found, key=_rank)
 
 
-def _rank(own: Setting) -> tuple[object, ...]:
-    return own.seed + PARTIES.index(own.parties), own.bins > 0, -own.theta, own.local, -own.bins
+def _rank(setting: Setting) -> tuple[object, ...]:
+    return (
+        setting.seed + PARTIES.index(setting.parties),
+        setting.bins > 0,
+        -setting.theta,
+        setting.local,
+        -setting.bins,
+    )
 
 
-def key(name: str, own: Setting) -> str:
-    return run_key(name, own.parties, own.method, own.bins, own.theta, own.seed, own.epochs)
+def key(name: str, setting: Setting) -> str:
+    return run_key(
+        name,
+        setting.parties,
+        setting.method,
+        setting.bins,
+        setting.theta,
+        setting.seed,
+        setting.epochs,
+    )
 
 
 def trained(name: str, folder: str, setting: Setting) -> list[dict[str, float]]:

@@ -6,9 +6,9 @@
 `movielens`: TablePuppet's setting as it counts it, and its real account. Data, split and folder of
 work are those of tablepuppet.py.
 
-`flights`: logistic regression with noised labels: AUC by ε. Is a flight late, from the tables of an
-airline in three databases, a weather service and an aircraft registry? Labels alone are protected;
-moments.py protects features too.
+`flights`: logistic regression with noised labels: AUC by ε. The question: is a flight
+late? The tables are of an airline in three databases, a weather service and an aircraft registry.
+Labels alone are protected; moments.py protects features too.
 
 Every run is kept as it ends in a file of the folder of work, and not made again; `--render` makes
 the tables of the runs that are there.
@@ -54,9 +54,9 @@ LIMITS = {"linear": 0.05, "nn": 0.02}
 
 
 def epsilons(run: RunResult, observer: str) -> dict[str, float | None]:
-    """Unit -> the largest ε of what this observer sees of it; None where some of it has none.
+    """Return unit -> the largest ε of all releases to this observer; None if one of them has none.
 
-    Labels apart; features by the table that they are of.
+    Labels are a unit; features belong to the unit of their table.
     """
     largest: dict[str, float | None] = {}
     for release in run["report"]["releases"]:
@@ -70,38 +70,39 @@ def epsilons(run: RunResult, observer: str) -> dict[str, float | None]:
 
 
 def told(run: RunResult, kind: str, observer: str, table_name: str = "") -> str:
-    """ε of a kind of release, as the report says it: the largest, 'none' where one has none."""
-    found = [
+    """Return the ε of a kind of release, as the report prints it: the largest, or 'none' if one
+    release has none."""
+    printed = [
         release["epsilon"]
         for release in run["report"]["releases"]
         if release["kind"] == kind
         and observer in release["observer"]
         and (table_name in release["unit"] or not release["unit"])
     ]
-    if not found:
+    if not printed:
         return "-"
-    return "none" if None in found else upwards(max(found))
+    return "none" if None in printed else upwards(max(printed))
 
 
-def movielens_tables(found: Found) -> str:
-    """All tables, of the runs that are there."""
-    if "data" not in found:
+def movielens_tables(results: Found) -> str:
+    """Return all tables, from the runs so far."""
+    if "data" not in results:
         return ""
-    data = found["data"]
+    data = results["data"]
     lines = [
         f"{data['train']:,} joined rows to train on, {data['test']:,} to test; "
         f"z = {data['multiplier']:.3f} in the paper's setting.",
     ]
     for title, part in (
-        ("The paper's setting, and what it is worth", _paper(found)),
-        ("By epoch", _by_epoch(found)),
+        ("The paper's setting, and what it is worth", _paper(results)),
+        ("By epoch", _by_epoch(results)),
     ):
         if len(part) > 2:
             lines += ["", f"### {title}", "", *part]
     return "\n".join(lines)
 
 
-def _paper(found: Found) -> list[str]:
+def _paper(results: Found) -> list[str]:
     heads = [
         "model", "test RMSE without privacy", "in the paper's setting", "worse by",
         "the paper: at most", "seconds of communication, US-UK", "ε as the paper counts",
@@ -112,8 +113,8 @@ def _paper(found: Found) -> list[str]:
     for place, title in PLACES.items():
         for algorithm in ("sgd", "admm"):
             free, private = (
-                found.get(f"{place}/{algorithm}"),
-                found.get(f"{place}/{algorithm} paper"),
+                results.get(f"{place}/{algorithm}"),
+                results.get(f"{place}/{algorithm} paper"),
             )
             if free is None or private is None:
                 continue
@@ -139,12 +140,12 @@ def _paper(found: Found) -> list[str]:
     return table(heads, rows)
 
 
-def _by_epoch(found: Found) -> list[str]:
+def _by_epoch(results: Found) -> list[str]:
     rows = []
     epochs: list[int] = []
     for place, title in PLACES.items():
         for name, words in (("sgd", ""), ("sgd paper", ", the paper's setting"), ("admm", "")):
-            run = found.get(f"{place}/{name}")
+            run = results.get(f"{place}/{name}")
             if run is None or "epochs" not in run:
                 continue
             kind = name.partition(" ")[0].upper()
@@ -158,13 +159,13 @@ def _by_epoch(found: Found) -> list[str]:
     return table(heads, rows)
 
 
-def flights_table(found: Found) -> str:
-    if "data" not in found:
+def flights_table(results: Found) -> str:
+    if "data" not in results:
         return ""
-    data = found["data"]
+    data = results["data"]
     columns: Sequence[str] = [*data["epsilons"], "none"]
     heads = ["AUC on the test flights, ε of a label =", *map(str, columns)]
-    rows = [["labels, L-BFGS", *(_auc(found.get(f"labels/{epsilon}")) for epsilon in columns)]]
+    rows = [["labels, L-BFGS", *(_auc(results.get(f"labels/{epsilon}")) for epsilon in columns)]]
     lines = [f"{data['train']:,} flights to train on, {data['test']:,} to test."]
     return "\n".join([*lines, "", *table(heads, rows)])
 
@@ -209,7 +210,7 @@ TITLE = {"title": [-1, 1]}
 
 @dataclass(frozen=True)
 class Run:
-    """A TRAIN statement, and how often it is made."""
+    """A TRAIN statement, and the number of times that it runs."""
 
     name: str
     model: str
@@ -246,7 +247,7 @@ def written(options: Mapping[str, object]) -> str:
 
 
 def _literal(value: object) -> str:
-    """As SQL writes it: quotes are doubled."""
+    """Return the SQL literal of the value; quotes are doubled."""
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     if isinstance(value, list):
@@ -261,7 +262,8 @@ def bounds(titles: bool) -> Options:
 
 
 def paper_multiplier(rows: int) -> float:
-    """z for which batches drawn by Poisson's law, which these are not, would give ε = 1."""
+    """Return the z that would give ε = 1 if batches were drawn by Poisson's law. These batches are
+    not."""
     steps = EPOCHS * math.ceil(rows / BATCH)
     return float(
         dp_accounting.calibrate_dp_mechanism(
@@ -295,7 +297,7 @@ drift, nearly without noise too, and only steps that fall to 0 bring them back."
 
 
 def papers(rows: int) -> Iterator[Run]:
-    """Non-private runs and those of the paper's setting."""
+    """Yield the non-private runs, and those of the paper's setting."""
     z = paper_multiplier(rows)
     for model in MODELS:
         for titles in (False, True):
@@ -330,24 +332,24 @@ def movielens(arguments: Sequence[str]) -> None:
         insert(own.page, "privacy-movielens", text)
 
 
-def run_all(own: argparse.Namespace, results: Results) -> None:
-    data = MovieLens(own.movielens, own.work, own.fraction)
+def run_all(arguments: argparse.Namespace, results: Results) -> None:
+    data = MovieLens(arguments.movielens, arguments.work, arguments.fraction)
     data.prepare()
     train, test = split(data)
     results.add("data", {"train": train, "test": test, "multiplier": paper_multiplier(train)})
     with data.federation() as fed:
         for run in papers(train):
-            done = run.name in results.found and not own.again
-            if done or not run.name.startswith(own.only):
+            done = run.name in results.found and not arguments.again
+            if done or not run.name.startswith(arguments.only):
                 continue
             print(f"{run.name} ...", flush=True)
-            found = measured(fed, run) | {"options": run.options, "privacy": run.privacy}
-            results.add(run.name, found | {"at": f"{dt.datetime.now():%Y-%m-%d %H:%M}"})
-            print(f"{run.name}: {found.get('rmse', found.get('refused'))}", flush=True)
+            measures = measured(fed, run) | {"options": run.options, "privacy": run.privacy}
+            results.add(run.name, measures | {"at": f"{dt.datetime.now():%Y-%m-%d %H:%M}"})
+            print(f"{run.name}: {measures.get('rmse', measures.get('refused'))}", flush=True)
 
 
 def split(data: MovieLens) -> tuple[int, int]:
-    """Makes shop.train and shop.test of shop.ratings; their rows."""
+    """Make shop.train and shop.test from shop.ratings, and return their numbers of rows."""
     held_out = np.flatnonzero(np.load(data.work / "held_out.npy"))
     with duckdb.connect(data.path("shop")) as con:
         con.register("held_out", {"id": held_out})
@@ -360,7 +362,8 @@ def split(data: MovieLens) -> tuple[int, int]:
 
 
 def measured(fed: Federation, run: Run) -> dict[str, Any]:
-    """Test RMSE by true labels, communication, and the report; or why it was refused."""
+    """Return the test RMSE by true labels, communication and the report; or the reason of a
+    refusal."""
     rmse, model = [], None
     for _ in range(run.repeats):
         try:
@@ -373,7 +376,7 @@ def measured(fed: Federation, run: Run) -> dict[str, Any]:
     assert model is not None
     history = model.history.to_pylist()
     last = history[-1]
-    found: dict[str, Any] = {
+    measures: dict[str, Any] = {
         "rmse": rmse,
         "rounds": last["rounds"],
         "megabytes": (last["bytes_up"] + last["bytes_down"]) / 1e6,
@@ -383,16 +386,17 @@ def measured(fed: Federation, run: Run) -> dict[str, Any]:
         "report": json.loads(model.privacy.to_json()),
     }
     if run.history:
-        found["epochs"] = by_epoch(history, rmse[-1])
-    return found
+        measures["epochs"] = by_epoch(history, rmse[-1])
+    return measures
 
 
 def by_epoch(history: list[dict[str, Any]], last: float) -> list[dict[str, float]]:
-    """Test RMSE by true labels after each epoch, from the history's, which is by noised ones.
+    """Return the test RMSE by true labels after each epoch, from the history's RMSE by noised
+    labels.
 
-    Noise that does not depend on the features adds a constant to the mean square: the difference
-    of both after the last epoch. (Predictions differ by so little from epoch to epoch that what
-    the noise happens to have in common with the differences is below 0.001.)
+    Noise that does not depend on the features adds a constant to the mean square. This constant is
+    the difference of both after the last epoch. (Predictions change little from epoch to epoch, so
+    the noise correlates with the changes by less than 0.001.)
     """
     squares = [row["valid_metric"] ** 2 for row in history]
     excess = squares[-1] - last**2
@@ -463,10 +467,10 @@ def flights(arguments: Sequence[str]) -> None:
         insert(own.page, "privacy-flights", text)
 
 
-def run_flights(own: argparse.Namespace, results: Results) -> None:
+def run_flights(arguments: argparse.Namespace, results: Results) -> None:
     for run in flights_runs():
-        done = run.name in results.found and not own.again
-        if done or not run.name.startswith(own.only):
+        done = run.name in results.found and not arguments.again
+        if done or not run.name.startswith(arguments.only):
             continue
         print(f"{run.name} ...", flush=True)
         results.add(run.name, measure_flights(run, results))
@@ -475,11 +479,9 @@ def run_flights(own: argparse.Namespace, results: Results) -> None:
 
 
 def measure_flights(run: FlightsRun, results: Results) -> dict[str, Any]:
-    """AUC by true labels, options, and the report; or why it was refused.
-
-    Each time in a new federation: a party that keeps its secret noises a label but once.
-    """
-    found: dict[str, Any] = {"options": run.options, "privacy": run.privacy}
+    """Return the AUC by true labels, options and the report; or the reason of a refusal. Each call
+    makes a new federation: a party that keeps its secret noises a label only once."""
+    measures: dict[str, Any] = {"options": run.options, "privacy": run.privacy}
     auc = []
     for _ in range(run.repeats):
         with Flights() as flights:
@@ -488,7 +490,7 @@ def measure_flights(run: FlightsRun, results: Results) -> dict[str, Any]:
             try:
                 flights.fed.sql(run.statement)
             except sqlfl.Error as error:
-                return found | {"refused": str(error).partition("\n")[0]}
+                return measures | {"refused": str(error).partition("\n")[0]}
             (row,) = (
                 flights.fed.sql(f"EVALUATE MODEL m FROM ({flights_query('test')})")
                 .arrow()
@@ -496,12 +498,16 @@ def measure_flights(run: FlightsRun, results: Results) -> dict[str, Any]:
             )
             model = flights.fed.model("m")
             auc.append(row["auc"])
-            found |= {"metrics": dict(model.metrics), "report": json.loads(model.privacy.to_json())}
-    return found | {"auc": auc}
+            measures |= {
+                "metrics": dict(model.metrics),
+                "report": json.loads(model.privacy.to_json()),
+            }
+    return measures | {"auc": auc}
 
 
 class Flights:
-    """The federation, with four fifths of the flights to train on and the others to test."""
+    """Return the federation, with four fifths of the flights for training and the others for the
+    test."""
 
     def __enter__(self) -> Flights:
         self._opened: list[Any] = []

@@ -4,16 +4,18 @@
         [--clients 2 5] [--repeats 5] [--epochs 20] [--page docs/performance.md]
     python benchmarks/protection.py policies [--rows 200000] [--turns 21]
 
-`sums`: a client's draws and masks of so many numbers, beside four others, and their bytes, on one
-core; and a round of sgd and lbfgs over a star whose tables are in several databases, with `union =
-'secure'` and without. Runs take turns, so that all see the same machine; medians.
+`sums` measures the draws and masks of one client for `--numbers` numbers, with four other clients,
+and their bytes, on one core. It also measures a round of sgd and of lbfgs over a star whose tables
+are in several databases, with `union = 'secure'` and without. Runs take turns, so that the
+machine's state affects all alike; the results are medians.
 
-`policies`: statements under a policy beside the same without one, in turn. Results are medians:
-milliseconds of a TRAIN without a policy, the milliseconds that a policy adds, and the ratio of
-both, by the clock and of the processor; likewise of an EVALUATE; the price of an epoch, and the
-time in which a party sees that it has no policy. For a remote party the output has the time of a
-worker process that evaluates the query first, where one was started ahead: a statement there takes
-as much longer.
+`policies` measures statements under a policy and the same statements without one, in turn. The
+results are medians. For TRAIN and EVALUATE they are the milliseconds without a policy, the
+milliseconds that a policy adds, and the ratio of both, by the clock and of the processor. The other
+results are the price of an epoch, and the time in which a party sees that it has no policy.
+
+At a remote party a worker process evaluates the query first, and a statement takes that much
+longer. The output has this time for a worker that was started ahead.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def sums(arguments: Sequence[str]) -> None:
 
 
 def masks(count: int, repeats: int) -> list[str]:
-    """A table: a row per number of bins."""
+    """Return a table with a row per number of bins."""
     values = np.random.default_rng(0).uniform(-1.0, 1.0, count)
     pairs = [KeyPair() for _ in range(PARTIES)]
     peers = Peers(tuple(range(PARTIES)), tuple(pair.public for pair in pairs))
@@ -106,7 +108,7 @@ def masks(count: int, repeats: int) -> list[str]:
 
 
 def rounds(sizes: Sequence[int], clients: Sequence[int], repeats: int, epochs: int) -> list[str]:
-    """A table: a row per algorithm, joined rows and clients of each table."""
+    """Return a table with a row per algorithm, joined rows and clients of each table."""
     rows = []
     for size, own, algorithm in product(sizes, clients, ALGORITHMS):
         found = seconds(Shape(size, clients=own, measures=3), algorithm, repeats, epochs)
@@ -118,7 +120,7 @@ def rounds(sizes: Sequence[int], clients: Sequence[int], repeats: int, epochs: i
 
 
 def seconds(shape: Shape, algorithm: str, repeats: int, epochs: int) -> Mapping[str, float]:
-    """Return the seconds of an epoch but the first: the median over epochs and runs."""
+    """Return the seconds of an epoch except the first: the median over epochs and runs."""
     task = star(shape)
     taken: dict[str, list[float]] = {union: [] for union in UNIONS}
     with task.federation() as fed:
@@ -210,7 +212,7 @@ def policies(arguments: Sequence[str]) -> None:
 
 
 def _trials(rows: int, turns: int, *, run: bool) -> Iterator[float]:
-    """Seconds of each trial of a query over the patients."""
+    """Return the seconds of each trial of a query over the patients."""
     text = "SELECT p.age, p.bmi, p.ward, p.days, p.pid FROM patients AS p"
     columns = {("memory", "main", "patients"): ("age", "bmi", "days", "pid", "ward")}
     tried = Tried(("memory", "main"), (text,), columns, run)
@@ -224,7 +226,7 @@ def _trials(rows: int, turns: int, *, run: bool) -> Iterator[float]:
 
 
 def _epochs(fed: sqlfl.Federation) -> list[float]:
-    """Seconds of each epoch of one training."""
+    """Return the seconds of each epoch of one training."""
     fed.sql(TRAIN)
     times = fed.model("m").history.column("seconds").to_pylist()
     return [b - a for a, b in pairwise(times)]

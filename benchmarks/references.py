@@ -3,11 +3,12 @@
 Central training has all rows in one place, without sqlfl. Vertical federated learning reduces
 nothing: every party holds the columns of its table for all N joined rows, in one order. Methods,
 clients and losses are those of sqlfl, on a mapping that is the identity. The counted bytes are
-those that such a method must send: per exchange and table a number per joined row (of the batch),
-up and down, of 4 bytes; ADMM sends λ and s, which its clients do not get added up (eq. 11). The
-count leaves out the further messages of sqlfl (ids of a batch's rows, which parties in one order
-do not need; predictions of all rows after an epoch of batches, from which it knows its objective),
-and the rows of the test.
+those that such a method must send: for each exchange and table, a number of 4 bytes per joined row
+(of the batch), up and down. ADMM sends λ and s, which its clients do not get added up (eq. 11).
+
+The count excludes the test rows and the other messages of sqlfl. These are the ids of a batch's
+rows, which parties in one order do not need, and the predictions of all rows after an epoch of
+batches, from which the coordinator computes its objective.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def beginning(exchanges: Iterable[Exchange]) -> int:
 
 
 def epochs(exchanges: Sequence[Exchange], ends: Sequence[int]) -> list[dict[str, Any]]:
-    """Sums from the first exchange to that after which each epoch ended."""
+    """Return the sums from the first exchange to the last one of each epoch."""
     return [vars(Traffic.of(exchanges[:end])) for end in ends]
 
 
@@ -135,11 +136,9 @@ L2 = 1e-4
 
 
 def optimum(joined: Joined) -> dict[str, float]:
-    """Test RMSE and objective of the linear model that minimises the objective: one linear system.
-
-    The columns' products over the join follow from those over the tables and how often each pair of
-    rows is joined.
-    """
+    """Return the test RMSE and objective of the linear model with the least objective, from one
+    linear system. Products of columns over the join follow from those over the tables, and from how
+    often each pair of rows is joined."""
     train_centrally = ~joined.held_out
     total = int(train_centrally.sum())
     targets = joined.targets[train_centrally]
@@ -166,8 +165,9 @@ def optimum(joined: Joined) -> dict[str, float]:
 def train_centrally(
     joined: Joined, hidden: Sequence[int], epochs: int, batch: int, rate: float, seed: int
 ) -> list[dict[str, Any]]:
-    """Mini-batches of joined rows: a tower of `hidden` units per table, by Adam; without, a linear
-    model by plain steps that fall as 1/(1 + epoch/4). The test RMSE of every epoch."""
+    """Train on mini-batches of joined rows, and return the test RMSE of every epoch. With `hidden`,
+    each table has a tower of so many units, trained by Adam. Without, a linear model takes plain
+    steps that fall as 1/(1 + epoch/4)."""
     import torch
 
     torch.manual_seed(seed)
@@ -207,7 +207,7 @@ def train_centrally(
 
 
 class _Tower:
-    """One table's part of the score, with one hidden layer or none."""
+    """The part of the score from one table, with one hidden layer or none."""
 
     def __init__(self, torch: Any, table: Encoded, hidden: Sequence[int]) -> None:
         self._torch = torch
@@ -290,7 +290,7 @@ class MaterialisedRows:
 
 
 class CountingChannel:
-    """Clients in this process, and what their exchanges would send."""
+    """Clients in this process; records the messages that their exchanges would send."""
 
     def __init__(self, engines: Mapping[Address, MaterialisedRows], batch: int) -> None:
         self._engines = engines
@@ -342,7 +342,7 @@ class CountingChannel:
 
 @dataclass(frozen=True)
 class Run:
-    """An epoch's test RMSE, objective, traffic so far and seconds so far."""
+    """Test RMSE, objective, traffic so far and seconds so far, for each epoch."""
 
     rows: list[dict[str, Any]]
 
@@ -400,7 +400,7 @@ def train_vertically(joined: Joined, algorithm: str, options: Mapping[str, objec
 
 
 def _predicted(table: Encoded, operator: Any) -> Array:
-    """h of every row of the table that is not repeated: (n,)."""
+    """Return h of every row of the table that is not repeated: (n,)."""
     if operator.shape is None:
         return table.predict(operator.theta)[:, 0]
     shape: TowerShape = operator.shape

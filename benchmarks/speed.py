@@ -3,11 +3,11 @@
     python benchmarks/speed.py [--movielens FOLDER] [--workloads linear logistic ...] [--repeats 5]
         [--rows 1e6] [--fan-out 10] [--slots 3] [--clients 1] [--results FILE] [--page FILE]
 
-Ours: the whole TRAIN statement over the parties' databases, until the model is kept. Central: what
-one would do instead, on all tables in one place (materialised.py). Both read the same files, and
-each has the loosest of its tolerances, and central the best of its solvers, by which the objective
-comes within 1e-4 of the optimum; that is looked for before. Every run is a process of its own that
-has imported everything, and done the same on a toy table, before its time begins. Medians.
+Ours: the whole TRAIN statement over the parties' databases, until the model is stored. Central: the
+usual alternative, on all tables in one place (materialised.py). Both read the same files. A search
+before the runs selects the loosest tolerance of each side, and the best central solver, by which
+the objective comes within 1e-4 of the optimum. Every run is a process of its own. Before its time
+begins, it has imported everything and done the same on a toy table. Results are medians.
 
 The bound: reading the joined rows once, as an int32 row number per table and a 4-byte label, at the
 speed at which one thread copies memory.
@@ -65,7 +65,7 @@ class Comparison:
 
     @classmethod
     def of(cls, workload: Workload, folder: Path, memory: float) -> Comparison:
-        """Writes the databases into the folder."""
+        """Write the databases into the folder."""
         stored = Stored.of(workload.task, folder / "all")
         same = workload.trial == workload.task
         trial = stored if same else Stored.of(workload.trial, folder / "trial")
@@ -74,8 +74,9 @@ class Comparison:
         )
 
     def run(self, sides: Sequence[str], repeats: int) -> dict[str, Any]:
-        """`rows`, `width`, `optimum`, `bandwidth`, `bound` (seconds), and of each side the medians
-        that `Watch` measures, its `gap` and `how` it was run, or why it has `failed`."""
+        """Return `rows`, `width`, `optimum`, `bandwidth`, `bound` (seconds), and facts of each
+        side: the medians of `Watch`, its `gap` and `how` it was run; or the reason why it `failed`.
+        """
         best = fresh(_optimum, self.stored)
         trial = best if self.trial is self.stored else fresh(_optimum, self.trial)
         given = [side for side in sides if side != SUMS or self._linear]
@@ -106,7 +107,7 @@ class Comparison:
         return self.workload.task.kind == "linear_regression"
 
     def _way(self, side: str, best: Optimum, trial: Optimum) -> Way:
-        """Raises Failed where there is none."""
+        """Return the side's way to reach the optimum. Raise Failed if there is none."""
         if side == "ours":
             return self._ours(trial)
         return self._central(Solver(SUMS)) if side == SUMS else self._matrix(best, trial)
@@ -139,7 +140,8 @@ class Comparison:
 def _in_turn(
     ways: Mapping[str, Way], found: dict[str, Any], repeats: int
 ) -> tuple[dict[str, list[dict[str, Any]]], list[float]]:
-    """Return the figures of each of the `ways`, and bandwidths; `found` names a side that fails."""
+    """Return the figures of each of the `ways`, and bandwidths; a side that fails goes into
+    `found`."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in ways}
     speeds = [bandwidth()]
     for _ in range(repeats):
@@ -177,12 +179,12 @@ OURS = ("ours, seconds", *PHASES, "all", "epochs", "gap", "tolerance")
 CENTRAL = ("central, seconds", "join", "encode", "fit", "all", "gap", "how")
 
 
-def render(found: Mapping[str, Found]) -> str:
-    """All tables."""
-    runs = {name: run for name, run in found.items() if name != "about"}
+def render(results: Mapping[str, Found]) -> str:
+    """Return all tables."""
+    runs = {name: run for name, run in results.items() if name != "about"}
     parts = []
-    if "about" in found:
-        about = found["about"]
+    if "about" in results:
+        about = results["about"]
         parts.append(f"{about['machine']}; {about['versions']}.")
     parts.append(
         "\n".join(table(SUMMARY, [row for item in runs.items() for row in _summary(*item)]))
@@ -199,7 +201,7 @@ def render(found: Mapping[str, Found]) -> str:
 
 
 def lines(name: str, run: Found) -> str:
-    """Rows of the first table."""
+    """Return the rows of the first table."""
     return "\n".join(table(SUMMARY, _summary(name, run))[2:])
 
 
@@ -235,7 +237,8 @@ def _central(side: Found) -> list[str]:
 
 
 def _gap_cell(side: Found) -> str:
-    """That of a network is its objective: nobody knows its optimum."""
+    """Return the text of a result's gap. For a network it is the objective, because nobody knows
+    the optimum."""
     gap = side["gap"]
     return f"objective {side['objective']:.4f}" if gap is None else f"{gap:.0e}"
 
@@ -272,33 +275,40 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="JSON file to keep results in, beside others")
     parser.add_argument("--page", type=Path, help="Markdown file to put the tables into")
     parser.add_argument("--render", action="store_true", help="the tables of --results, no runs")
-    own = parser.parse_args()
-    known = names(own.movielens)
-    chosen = known if own.workloads is None else own.workloads
-    if not set(chosen) <= set(known):
-        parser.error(f"workloads are {', '.join(known)}; those of MovieLens need its folder")
-    with tempfile.TemporaryDirectory(dir=own.folder) as folder:
-        results = Results(Path(folder) / "results.json" if own.results is None else own.results)
-        if not own.render:
-            _measure(own, chosen, Path(folder), results)
+    args = parser.parse_args()
+    all_names = names(args.movielens)
+    chosen = all_names if args.workloads is None else args.workloads
+    if not set(chosen) <= set(all_names):
+        parser.error(f"workloads are {', '.join(all_names)}; those of MovieLens need its folder")
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        results = Results(Path(folder) / "results.json" if args.results is None else args.results)
+        if not args.render:
+            _measure(args, chosen, Path(folder), results)
         text = render(results.found)
     print(f"\n{text}")
-    if own.page is not None:
-        insert(own.page, "speed", text)
+    if args.page is not None:
+        insert(args.page, "speed", text)
 
 
-def _measure(own: argparse.Namespace, chosen: list[str], folder: Path, results: Results) -> None:
+def _measure(args: argparse.Namespace, chosen: list[str], folder: Path, results: Results) -> None:
     results.add("about", about())
-    shape = Shape(round(own.rows), own.fan_out, own.slots, own.clients, own.measures, seed=own.seed)
+    shape = Shape(
+        round(args.rows),
+        args.fan_out,
+        args.slots,
+        args.clients,
+        args.measures,
+        seed=args.seed,
+    )
     for name in chosen:
-        made = workload(name, own.movielens, own.fraction, shape)
-        compared = Comparison.of(made, folder / name, 1e9 * own.memory)
-        results.add(made.task.name, compared.run(own.sides, own.repeats))
+        made = workload(name, args.movielens, args.fraction, shape)
+        compared = Comparison.of(made, folder / name, 1e9 * args.memory)
+        results.add(made.task.name, compared.run(args.sides, args.repeats))
         print(lines(made.task.name, results.found[made.task.name]), flush=True)
 
 
 def about() -> dict[str, str]:
-    """The machine, and what runs on it."""
+    """Return a text about the machine and its software."""
     versions = [f"{name} {version(name)}" for name in LIBRARIES]
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_memory() / 2**30:.0f} GiB",
@@ -307,7 +317,7 @@ def about() -> dict[str, str]:
 
 
 def _memory() -> int:
-    """Bytes of the machine's."""
+    """Return the bytes of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

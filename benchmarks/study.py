@@ -103,7 +103,7 @@ def scripts() -> dict[str, list[str]]:
 
 @contextmanager
 def here() -> Iterator[sqlfl.Federation]:
-    """All parties in this process."""
+    """Return a federation of all parties in this process."""
     with ExitStack() as stack:
         fed = stack.enter_context(sqlfl.connect(progress=False))
         for party, own in scripts().items():
@@ -116,7 +116,7 @@ def here() -> Iterator[sqlfl.Federation]:
 
 @contextmanager
 def elsewhere(folder: Path) -> Iterator[sqlfl.Federation]:
-    """A process for each database, and a coordinator in this one, over Flight with TLS."""
+    """Start a process for each database; yield a coordinator in this one, over Flight with TLS."""
     parties = {party: len(own) for party, own in scripts().items()}
     for party, own in scripts().items():
         certificates.write_private(folder / f"{party}.secret", make_secret())
@@ -197,7 +197,7 @@ def serve(folder: Path, location: str, party: str, number: int) -> None:
 
 
 def lines_of(place: str, apart: list[Measured], shared: list[Measured]) -> list[list[str]]:
-    """Rows of the table: each statement, then all of them, beside one TRAIN."""
+    """Return the rows of the table: each statement, then their sum, beside one TRAIN."""
     lines, whole = [], []
     for name in (CREATE, *STUDY, "all"):
         cells: list[float] = []

