@@ -181,9 +181,9 @@ def added(left: Array, right: Array) -> Array:
 
 def negated(values: Array) -> Array:
     """Return the negatives of the numbers uint64 (n, limbs)."""
-    one = np.zeros_like(values)
-    one[:, 0] = 1
-    return added(~values, one)
+    unit = np.zeros_like(values)
+    unit[:, 0] = 1
+    return added(~values, unit)
 
 
 def _too_large(room: int) -> ModelError:

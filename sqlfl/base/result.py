@@ -110,10 +110,8 @@ class Result:
         return self.pl()
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
-        """The column of that name, an Arrow array: `to_numpy` and `to_pylist` give its values.
-
-        Raise Error where there is none, and where there are several.
-        """
+        """Return the column of that name, an Arrow array: `to_numpy` and `to_pylist` give its
+        values. Raise Error if no column has the name, or several have it."""
         if not isinstance(name, str):
             raise Error(
                 f"a column is named by text, got {type(name).__name__}",
@@ -130,7 +128,7 @@ class Result:
         )  # fmt: skip
 
     def own(self) -> tuple[str | None, str | None, Callable[[pa.Table], Figure] | None]:
-        """Return its text, its HTML and its drawing function; None for those that its rows make."""
+        """Return text, HTML and drawing function; each is None if it follows from the rows."""
         return self._text, None if self._markup is None else self._markup(), self._figure
 
     def plot(self) -> Figure:

@@ -77,8 +77,8 @@ def opened(
     and if both databases and a coordinator are given.
     """
     if not databases and models is None:
-        with connected(**given) as there:
-            yield there
+        with connected(**given) as remote:
+            yield remote
         return
     wrong = [name for name in ("to", "study", "insecure") if given[name]]
     if wrong:
@@ -168,9 +168,9 @@ def sql(
         text, databases = _written(arguments, command, file)
         if not text.strip():
             raise Error("there is no statement", hint='sqlfl sql "SHOW PARTIES"')
-        asked = WORD.fullmatch(text)
-        if asked:
-            click.echo(help_on(asked["of"]))
+        help_request = WORD.fullmatch(text)
+        if help_request:
+            click.echo(help_on(help_request["of"]))
             return
         values = values_of(parameters)
         with opened(databases, models, **given) as fed:

@@ -1,6 +1,5 @@
-"""HELP: the syntax of a statement, and the values of an option; and the documentation, the examples
-and the demo that come with the package.
-"""
+"""HELP: the syntax of a statement, and the values of an option. Also the documentation, the
+examples and the demo of the package."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _LEFT = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
 
 
 def pages() -> list[str]:
-    """The names of the pages that there are."""
+    """Return the names of all pages."""
     folder = HOME / "docs"
     paths = (path.relative_to(folder) for path in folder.glob("**/*.md"))
     return [README, *sorted(path.with_suffix("").as_posix() for path in paths)]
@@ -45,7 +44,8 @@ def page(name: str) -> str:
 
 
 def copy_examples(folder: Path) -> None:
-    """Copy the examples and the docs that they refer to. Raise FileExistsError."""
+    """Copy the examples and the docs that they refer to. Raise FileExistsError if the folder
+    exists."""
     folder.mkdir(parents=True)
     for name in ("examples", "docs"):
         shutil.copytree(HOME / name, folder / name, ignore=_LEFT)
@@ -62,7 +62,7 @@ def search(text: str) -> Iterator[str]:
                 heading = paragraph.splitlines()[0].lstrip("# ")
             if all(word in paragraph.lower() for word in words):
                 lines = paragraph.splitlines()
-                first = next((own for own in lines if words[0] in own.lower()), lines[0])
+                first = next((line for line in lines if words[0] in line.lower()), lines[0])
                 yield f"{name}: {heading}\n    {first.strip()}"
 
 
@@ -83,8 +83,8 @@ def docs(name: str | None, words: str | None) -> None:
     name = name.lower().removesuffix(".md")
     if name not in pages():
         close = nearest(name, pages())
-        meant = f"; did you mean {close}?" if close else f": there are {', '.join(pages())}"
-        raise click.UsageError(f"there is no page {name}{meant}")
+        suggestion = f"; did you mean {close}?" if close else f": there are {', '.join(pages())}"
+        raise click.UsageError(f"there is no page {name}{suggestion}")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # formulas, on any screen
     print(page(name))
 
@@ -149,13 +149,13 @@ def help_on(text: str) -> str:
     matching = [form for form in forms if word in _leading(form)]
     entries = _options()
     if matching:
-        more = MORE.replace("docs statements", f"docs {_PAGES.get(word, 'statements')}")
+        footer = MORE.replace("docs statements", f"docs {_PAGES.get(word, 'statements')}")
         kinds = [f"\nkinds: {', '.join(KINDS)}"] if word in _OF_KINDS else []
-        return "\n".join([*matching, *kinds, "", more])
+        return "\n".join([*matching, *kinds, "", footer])
     if word.lower() in entries:
         return _option(entries[word.lower()])
-    known = [*dict.fromkeys(w for form in forms for w in sorted(_leading(form))), *entries]
-    close = nearest(words[0], known)
+    names = [*dict.fromkeys(w for form in forms for w in sorted(_leading(form))), *entries]
+    close = nearest(words[0], names)
     raise Error(
         f"there is no statement and no option {words[0]:.40}",
         hint=f"did you mean {close}?" if close else "HELP alone lists the statements",
@@ -170,8 +170,8 @@ def _forms() -> list[str]:
 
 
 def _leading(form: str) -> set[str]:
-    """The words that a form may begin with: 'METRICS' and 'CONFUSION' of `METRICS | CONFUSION OF`;
-    of EXPLAIN that word alone."""
+    """Return the words that a form may begin with: 'METRICS' and 'CONFUSION' for `METRICS |
+    CONFUSION OF`; for EXPLAIN only that word."""
     first = re.match(r"(?:\[?[A-Z]+\]?(?: \| | (?=[A-Z]+ OF\b)|))+", form)
     words = re.findall("[A-Z]+", "" if first is None else first[0])
     return {"EXPLAIN"} if "EXPLAIN" in words else set(words)

@@ -71,30 +71,30 @@ def sign(
     Whoever has the certificate is taken for whom it names: see that the request came from them.
     What it asks for besides the name in its file's own is refused, unless it is repeated.
     """
-    asked = _read(csr)
+    request_bytes = _read(csr)
     try:
-        ct.read_request(asked)
+        ct.read_request(request_bytes)
     except Error as error:
         raise Error(f"{csr}: {error.message}", hint="sqlfl keygen request makes one") from None
-    first, *others = ct.names_of(asked)
+    first, *others = ct.names_of(request_bytes)
     expected = csr.name.removesuffix(".csr") if name is None else name
     if first != expected:
         raise Error(
             f"{csr} asks for a certificate of {first}",
             hint=f"--name {first}, if it did come from there",
         )
-    more = [other for other in others if other not in hosts]
-    if more:
+    extra = [other for other in others if other not in hosts]
+    if extra:
         raise Error(
-            f"{csr} asks for more names than {first}: {', '.join(more)}",
-            hint=f"{' '.join(f'--host {other}' for other in more)}, if they are its own",
+            f"{csr} asks for more names than {first}: {', '.join(extra)}",
+            hint=f"{' '.join(f'--host {other}' for other in extra)}, if they are its own",
         )
     signer, signing_certificate = _read(key), _read(certificate)
     if ct.public_key(signing_certificate) != ct.private_key(signer).public_key():
         raise Error(f"{key} is not the key of {certificate}")
-    (made,) = _new(csr.with_name(f"{first}.crt"))
-    ct.write_public(made, ct.sign(asked, signer, signing_certificate, days=days))
-    click.echo(f"{made}: of {', '.join((first, *others))}, for {days} days; it goes back")
+    (path,) = _new(csr.with_name(f"{first}.crt"))
+    ct.write_public(path, ct.sign(request_bytes, signer, signing_certificate, days=days))
+    click.echo(f"{path}: of {', '.join((first, *others))}, for {days} days; it goes back")
 
 
 @keygen.command()
@@ -121,26 +121,26 @@ def secret(
     if plain:
         if certificates or source:
             raise click.UsageError("--plain is wrapped for nobody: without --to and --from")
-        (made,) = _new(out or Path("parties.secret"))
-        ct.write_private(made, wrapping.make_secret().hex().encode() + b"\n")
-        click.echo(f"{made}: for parties of this machine alone")
+        (path,) = _new(out or Path("parties.secret"))
+        ct.write_private(path, wrapping.make_secret().hex().encode() + b"\n")
+        click.echo(f"{path}: for parties of this machine alone")
         return
     if not certificates:
         raise click.UsageError("--to says for whom: the certificate of each party")
     if source is not None and (key is None or certificate is None):
         raise click.UsageError("--from needs --key and --certificate, of a party that has it")
     named = _named(certificates)
-    others = None
+    wrapped = None
     if source is None or key is None or certificate is None:
         shared = wrapping.make_secret()
     else:
-        others = _read(source).decode("utf-8", "replace")
-        shared = wrapping.unwrap(others, _read(key), _read(certificate))
-    (made,) = _new(
+        wrapped = _read(source).decode("utf-8", "replace")
+        shared = wrapping.unwrap(wrapped, _read(key), _read(certificate))
+    (path,) = _new(
         out or Path("parties.secret" if source is None else f"{next(iter(named))}.secret")
     )
-    ct.write_public(made, wrapping.wrap(shared, named, others).encode())
-    click.echo(f"{made}: for {', '.join(named)}; the file goes to all of them")
+    ct.write_public(path, wrapping.wrap(shared, named, wrapped).encode())
+    click.echo(f"{path}: for {', '.join(named)}; the file goes to all of them")
 
 
 @keygen.command(name="pass")
@@ -192,7 +192,7 @@ def _named(paths: tuple[Path, ...]) -> dict[str, bytes]:
 
 
 def _new(*paths: Path) -> tuple[Path, ...]:
-    """Raise Error where one is there, before another is made."""
+    """Raise Error if one of the files exists, before another is made."""
     for path in paths:
         if path.exists():
             raise Error(

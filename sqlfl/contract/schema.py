@@ -118,8 +118,7 @@ class Catalog(Protocol):
 
     def fleeting(self, client: Client) -> str:
         """Return why the client's label noise is drawn anew in each session, to follow its name
-        ('is in memory'). Return '' if it keeps the secret that the noise follows from.
-        """
+        ('is in memory'). Return '' if the client keeps the secret of its noise."""
         ...
 
     def governed(self, client: Client) -> bool:
@@ -168,9 +167,8 @@ class FittedStep:
 
     @property
     def merges(self) -> bool:
-        """Return True if it follows from what parts of the rows tell: least and greatest values,
-        means, or points of a distribution.
-        """
+        """Return True if it needs summaries that parts of the rows report: ranges, means, or points
+        of a distribution."""
         return self.function in (*ENDS, AUTO) or self.value == "mean"
 
 
@@ -353,9 +351,7 @@ def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
 
 
 def _check_specification(item: SlotSpecification) -> None:
-    """Raise ValueError for numbers that would cost memory, and for values that do not go
-    together.
-    """
+    """Raise ValueError for numbers that would take too much memory, and for inconsistent values."""
     for feature in item.features:
         _check_feature(feature)
     for key in item.keys:
@@ -372,7 +368,7 @@ def _check_specification(item: SlotSpecification) -> None:
 
 
 def _check_fragments(item: SlotSpecification) -> None:
-    """Raise ValueError if what is said of the slot's fragments does not go together."""
+    """Raise ValueError if the description of the slot's fragments is inconsistent."""
     indices = item.fragments
     linked = {number for pair in item.links for number in pair}
     if not all(0 <= index <= MAX_FRAGMENT_NUMBER for index in indices):
@@ -405,14 +401,14 @@ def _check_feature(feature: FeatureSpecification) -> None:
     step = feature.step
     if step is None:
         return
-    known = (step.of, step.function) in _FITTED
-    counted = 0 <= step.count <= MAX_COUNT and 0 <= step.degree <= MAX_DEGREE
+    is_fitted = (step.of, step.function) in _FITTED
+    in_range = 0 <= step.count <= MAX_COUNT and 0 <= step.degree <= MAX_DEGREE
     if step.function == AUTO:
-        counted = counted and step.value in (CURVE, VALUES)
-    counted = counted and feature.pairs == 0
+        in_range = in_range and step.value in (CURVE, VALUES)
+    in_range = in_range and feature.pairs == 0
     if step.function in ("spline", "quantile_bucketize", "one_hot"):
-        counted = counted and step.count >= 2
-    if not known or not counted or step.gives != (feature.kind, feature.width):
+        in_range = in_range and step.count >= 2
+    if not is_fitted or not in_range or step.gives != (feature.kind, feature.width):
         raise ValueError(f"{step.function!r:.40} fitted to a {feature.kind} feature")
 
 

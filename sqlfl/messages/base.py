@@ -50,8 +50,8 @@ class Message:
         if not travels:
             return
         name = cls.name_of()
-        known = KINDS.setdefault(name, cls)
-        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        registered = KINDS.setdefault(name, cls)
+        if (registered.__module__, registered.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InternalError(f"two messages are of the kind {name}")
 
     @classmethod

@@ -86,15 +86,15 @@ def encoded(message: Message) -> pa.Buffer:
         end = places[-1] + part.nbytes
     if len(header) > MAX_HEADER_BYTES or end > MAX_MESSAGE_BYTES:
         raise InternalError(f"a message {message.kind} of {end} bytes, {len(header)} of a header")
-    made = pa.allocate_buffer(end)
-    out = np.frombuffer(made, np.uint8)
+    buffer = pa.allocate_buffer(end)
+    out = np.frombuffer(buffer, np.uint8)
     last = START + len(header)
     out[:last] = np.frombuffer(MAGIC + struct.pack("<I", len(header)) + header, np.uint8)
     for place, part in zip(places, parts, strict=True):
         out[last:place] = 0  # otherwise old contents of the memory would leave
         last = place + part.nbytes
         out[place:last] = part
-    return made
+    return buffer
 
 
 def decode(data: pa.Buffer | bytes) -> Message:

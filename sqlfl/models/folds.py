@@ -12,9 +12,9 @@ from sqlfl.base.arrays import Array
 def deal(strata: Array, parts: int, share: float) -> Array:
     """Return the fold of each row, from 0, as uint8 (n,).
 
-    The rows of a stratum go to the folds in turn, in the order in which they stand. With
-    `parts = 1` a share of each stratum is held out: 1 for its rows, 0 for the others. At least one
-    row of a stratum is held out then, and at least one is trained on; a single row is trained on.
+    The rows of a stratum go to the folds in turn, in their order. With `parts = 1` a share of each
+    stratum is held out: 1 for its rows, 0 for the others. Then at least one row of each stratum is
+    held out, and at least one is trained on. A stratum's only row is trained on.
 
     strata: whole numbers from 0, (n,).
     """
@@ -42,12 +42,14 @@ def merge_folds(
     strata: by client those of its rows; None for a client whose folds must turn as a whole.
     """
     number = max(parts, 2)
-    whole = max((int(codes.max(initial=0)) for codes in strata if codes is not None), default=0) + 1
+    extra_stratum = (
+        max((int(codes.max(initial=0)) for codes in strata if codes is not None), default=0) + 1
+    )
     turning = [
-        np.full(len(fold), whole) if codes is None else codes.astype(np.int64)
+        np.full(len(fold), extra_stratum) if codes is None else codes.astype(np.int64)
         for codes, fold in zip(strata, folds, strict=True)
     ]
-    size = whole + 1
+    size = extra_stratum + 1
     counts = np.array(
         [
             np.bincount(codes * number + fold, minlength=size * number).reshape(size, number)
@@ -58,9 +60,9 @@ def merge_folds(
     if parts == 1:
         added = _added(counts, share)
         return [np.where(added[client][codes], 1, fold) for client, (fold, codes) in pairs]
-    used = np.count_nonzero(counts, axis=2)
+    folds_used = np.count_nonzero(counts, axis=2)
     # equal rows share a fold: as long as some fold is free, the used ones number what was dealt
-    dealt = np.where(used < parts, used, counts.sum(axis=2))
+    dealt = np.where(folds_used < parts, folds_used, counts.sum(axis=2))
     first = np.cumsum(dealt, axis=0) - dealt
     if onward:
         every = dealt.sum(axis=0)

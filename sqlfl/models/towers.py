@@ -267,8 +267,8 @@ def small(shape: TowerShape, rows: int) -> bool:
 class PerceptronPass:
     """One forward pass: the outputs of some rows, and the backward pass from them.
 
-    Both work in chunks of rows. The hidden units' outputs are kept for the backward pass if they
-    are few; else the backward pass computes them again, and only X̃ W₁ stays in memory.
+    Both work in chunks of rows. A few outputs of hidden units are kept for the backward pass. If
+    they are many, the backward pass computes them again, and only X̃ W₁ stays in memory.
     """
 
     network: Perceptron
@@ -291,8 +291,8 @@ class PerceptronPass:
         """Return Σ_r ∂(h_r·V_r)/∂θ: (n, outputs) -> (size,), in the order of `TowerShape.pack`."""
         shape = self.network.shape
         if values.shape != (len(self.first), shape.outputs):
-            wanted = (len(self.first), shape.outputs)
-            raise InternalError(f"values must be {wanted}; got {values.shape}")
+            expected = (len(self.first), shape.outputs)
+            raise InternalError(f"values must be {expected}; got {values.shape}")
         gradient = np.zeros(shape.size)
         sums = shape.unpack(gradient)
         slopes = np.empty_like(self.first)
@@ -309,10 +309,10 @@ class PerceptronPass:
         if shape.bounded:
             slope = slope * derivative("tanh", self._outputs(hidden))
         layers = zip(hidden, sums[1::2], self.parameters[2::2], sums[2::2], strict=True)
-        for made, bias_sums, weights, weight_sums in reversed(list(layers)):
-            weight_sums += made.T @ slope
+        for outputs, bias_sums, weights, weight_sums in reversed(list(layers)):
+            weight_sums += outputs.T @ slope
             slope = slope @ weights.T
-            slope *= derivative(shape.activation, made)
+            slope *= derivative(shape.activation, outputs)
             bias_sums += slope.sum(axis=0)
         return slope
 

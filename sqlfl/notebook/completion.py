@@ -55,7 +55,8 @@ class KnownNames:
 
     @classmethod
     def of(cls, fed: StatementsApi) -> KnownNames:
-        """Names and types alone are asked of the parties; nothing where one of them fails."""
+        """Return the names of models, and of the columns that the parties report; no columns if one
+        fails."""
         try:
             rows = fed.tables().arrow().to_pylist()
         except Error:
@@ -68,8 +69,10 @@ class KnownNames:
 
 
 def completions(text: str, at: int, names: KnownNames) -> tuple[int, tuple[str, ...]]:
-    """Return where the word begins that ends at place `at` of the text, and its completions,
-    likelier ones first; none within a string or a comment."""
+    """Return the start of the word that ends at place `at` of the text, and its completions.
+
+    Likelier completions come first. There are none within a string or a comment.
+    """
     match = _LAST.search(text[:at])
     start = at if match is None else match.start()
     word = text[start:at]
@@ -135,7 +138,7 @@ def _objects(verb: str) -> tuple[str, ...]:
 
 
 def _inside(words: list[str], opened: list[int], names: KnownNames, written: str) -> Iterable[str]:
-    """Within parentheses, the first of which is at `opened[0]`."""
+    """Return the words within parentheses, the first of which is at `opened[0]`."""
     verb, clause = words[0], words[opened[0] - 1]
     begins = words[-1] in ("(", ",")
     if clause in ("WITH", "PRIVACY", "OPTIONS") and len(opened) == 1:
@@ -172,7 +175,7 @@ def _word(token: Token) -> str:
 
 
 def _opened(words: list[str]) -> list[int]:
-    """Places of the parentheses and brackets that are not closed."""
+    """Return the places of the parentheses and brackets that are not closed."""
     places: list[int] = []
     for place, word in enumerate(words):
         if word in ("(", "[", "{"):
@@ -183,7 +186,7 @@ def _opened(words: list[str]) -> list[int]:
 
 
 def _outside(words: list[str]) -> list[str]:
-    """Those that stand in no parentheses."""
+    """Return the words that stand in no parentheses."""
     outer, depth = [], 0
     for word in words:
         depth -= word in (")", "]", "}")
@@ -227,7 +230,8 @@ def _within(path: str, names: KnownNames, written: str) -> Iterable[str]:
 
 
 def _columns(names: KnownNames, written: str) -> list[str]:
-    """Of the tables that the statement mentions; of all, where it mentions none."""
+    """Return the columns of the tables that the statement mentions; of all tables if it mentions
+    none."""
     tables = list(_mentioned(names, written).values()) or list(names.columns)
     return [column for table in tables for column in names.columns[table]]
 

@@ -152,23 +152,23 @@ def resolve_tuning(kind: str, given: Iterable[Given], sql: str | None = None) ->
     check_kind(kind, sql=sql, span=getattr(kind, "span", None))
     every = tuple(given)
     named = [o for o in every if o.name in TUNING]
-    others = [o for o in every if o.name not in TUNING]
+    training_items = [o for o in every if o.name not in TUNING]
     elsewhere = {**with_options().elsewhere, **CALLED}
     table = OptionTable("option", {**with_options().entries, **TUNING}, elsewhere)
     table.read([o for o in every if _candidates(o) is None], sql)
-    _check_refused(others, sql)
-    lists = {str(o.name): values for o in others if (values := _candidates(o)) is not None}
-    for option_ in others:
+    _check_refused(training_items, sql)
+    lists = {str(o.name): values for o in training_items if (values := _candidates(o)) is not None}
+    for option_ in training_items:
         if str(option_.name) in lists:
             _check_candidates(table, option_, lists[str(option_.name)], sql)
-    written = table.read(named, sql)
-    settings = TuneOptions(**resolved(TuneOptions, Setting(kind, values=written.values)))
-    _check_settings(kind, settings, written.places, others, sql)
+    settings_read = table.read(named, sql)
+    settings = TuneOptions(**resolved(TuneOptions, Setting(kind, values=settings_read.values)))
+    _check_settings(kind, settings, settings_read.places, training_items, sql)
     combinations = prod(len(named) for named in lists.values())
-    numbers = _numbers(settings, combinations, _seed(others), others, sql)
-    candidates = tuple(_candidate(kind, others, lists, number, sql) for number in numbers)
+    numbers = _numbers(settings, combinations, _seed(training_items), training_items, sql)
+    candidates = tuple(_candidate(kind, training_items, lists, number, sql) for number in numbers)
     first = candidates[0].options
-    _check_method(first, others, sql)
+    _check_method(first, training_items, sql)
     single = first.validation_fraction > 0.0
     return Tuning(
         candidates=tuple(

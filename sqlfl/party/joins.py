@@ -117,13 +117,13 @@ class HeldJoin:
         """
         names = None if self.limit else _tables(self.cursor, self.fragments)
         if names is None:
-            return ms.NOT_KNOWN  # under policies it is not said
+            return ms.NOT_KNOWN  # policies forbid to report changes
         if self._before is None:
             self._before = _fingerprints(self.cursor, names)
-        now = _fingerprints(cursor, names)
-        if self._before is None or now is None:
-            return ms.CHANGED if now is None and self._before is not None else ms.NOT_KNOWN
-        return ms.SAME if now == self._before else ms.CHANGED
+        current = _fingerprints(cursor, names)
+        if self._before is None or current is None:
+            return ms.CHANGED if current is None and self._before is not None else ms.NOT_KNOWN
+        return ms.SAME if current == self._before else ms.CHANGED
 
 
 class Joins:
@@ -177,7 +177,7 @@ class Joins:
         return held.name, held.age
 
     def get(self, join: str) -> HeldJoin:
-        """Return the join. Raise Error if it is not here any more."""
+        """Return the join. Raise Error if it has ended."""
         held = self._held.get(join)
         if held is not None and held.limit is not None and held.age > held.limit:
             self.expire(join)
@@ -275,9 +275,8 @@ def _alias(name: str) -> exp.TableAlias:
 
 
 def _tables(con: sql.Connection, fragments: Iterable[str]) -> tuple[exp.Table, ...] | None:
-    """Return the tables that the fragments read; None if they read anything else, of which changes
-    are not known: views, functions that give tables.
-    """
+    """Return the tables that the fragments read. Return None if they read anything whose changes
+    are not known: views, functions that return tables."""
     tables: dict[str, exp.Table] = {}
     for text in fragments:
         try:
@@ -309,9 +308,9 @@ def _is_table(con: sql.Connection, table: exp.Table) -> bool:
         ELSE schema_name = $main AND database_name = $here END
         AND NOT temporary"""
     )
-    here, main = place_of(con)
+    database, main = place_of(con)
     parts = {"name": table.name, "schema": table.db, "database": table.catalog}
-    parts |= {"here": here, "main": main}
+    parts |= {"here": database, "main": main}
     ((number,),) = sql.fetch(con, query, parts)
     return bool(number == 1)
 
@@ -319,9 +318,8 @@ def _is_table(con: sql.Connection, table: exp.Table) -> bool:
 def _fingerprints(
     con: sql.Connection, tables: Iterable[exp.Table]
 ) -> dict[str, tuple[object, ...]] | None:
-    """Return for each table its number of rows and a sum of hashes of whole rows; None if one is
-    not there any more, or not readable.
-    """
+    """Return the number of rows of each table, and a sum of hashes of whole rows. Return None if a
+    table is missing or not readable."""
     fingerprints: dict[str, tuple[object, ...]] = {}
     for table in tables:
         query = sql.query(

@@ -52,8 +52,7 @@ class SlotLimits:
         self, run: str, slot: int, counted: RowCounts, computed: Collection[int], least: int
     ) -> tuple[str, str] | None:
         """Return a feature with a cell of fewer than `least` rows, and the reason
-        (sqlfl.udfs.encoding.cells). Values that were looked at once are not looked at again.
-        """
+        (sqlfl.udfs.encoding.cells). Each value is checked only once."""
         state = self._find(run, slot)
         state.join_few()
         looked_at = (state.snapshot.fits, frozenset(computed), least)

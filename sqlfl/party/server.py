@@ -83,9 +83,8 @@ class Masking:
 
 
 class Server(ABC):
-    """Server of one client's requests; `secret` is the parties', and `observers` are told of the
-    SQL that runs.
-    """
+    """Server of one client's requests. `secret` is that of the parties. `observers` receive the SQL
+    that runs."""
 
     def __init__(self, client: Client, secret: bytes, observers: Observers | None = None) -> None:
         self.client = client
@@ -179,15 +178,15 @@ class Server(ABC):
 
     def _sent(self, request: ms.Message, data: pa.Buffer, reply: ms.Message) -> pa.Buffer:
         """Return the reply's bytes, after request and reply were recorded."""
-        told = encode(reply)
+        sent = encode(reply)
         try:
-            self._keep((request, data), (reply, told))
+            self._keep((request, data), (reply, sent))
         except Exception:
             log.exception("%s keeps no messages", self.client)
             text = "its database takes no record of its messages, so that nothing leaves it"
             number = request.number
             return encode(ms.Failure(request.run, request.slot, "Error", text, number=number))
-        return told
+        return sent
 
     @abstractmethod
     def _keep(self, asked: Sent, told: Sent) -> None:
@@ -204,8 +203,8 @@ class Server(ABC):
 
     @contextmanager
     def _at_work(self, kind: str) -> Iterator[None]:
-        seen = self._observers.of(self.client, kind)
-        with self._lock, stoppable(self._stop), seen, single():
+        observed = self._observers.of(self.client, kind)
+        with self._lock, stoppable(self._stop), observed, single():
             self._stop.clear()
             yield
 

@@ -1,15 +1,16 @@
 """Frames on a stream between two machines, in pieces, over Arrow Flight.
 
-A frame is a header, JSON, and a body of bytes, of which the header's `size` says how many there
-are. All of it travels as application metadata of Flight: bytes that it hands over as they came. The
-first piece is the header's length (uint32), the header, and the body where that is short; the rest
-of the body follows in pieces, as it lies in memory. So a body is in memory once at either end, but
-for a piece.
+A frame is a JSON header and a body of bytes. The header's `size` is the number of bytes of the
+body. All of it travels as application metadata of Flight, which passes bytes on unchanged.
 
-Nothing travels as record batches. Flight decodes these itself, before anybody here sees them, and
-7 kB that are compressed become 200 MB. Of a schema without columns it decodes nothing, whatever
-batches and dictionaries come: so a stream of any other schema is refused before its first piece is
-read.
+The first piece has the header's length (uint32), the header, and a short body. The rest of a longer
+body follows in pieces, straight from memory. So each end holds a body in memory once, plus one
+piece.
+
+Nothing travels as record batches. Flight decodes these before this module can check them, and 7 kB
+of compressed batches become 200 MB. For a schema without columns it decodes nothing, whatever
+batches and dictionaries arrive. So a stream of any other schema is refused before its first piece
+is read.
 """
 
 from __future__ import annotations
@@ -67,14 +68,14 @@ class Frame:
     body: pa.Buffer = field(default_factory=lambda: _NONE)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a text of the header. Raise WireError if it is none."""
+        """Return a text of the header. Raise WireError if it is not a text."""
         value = self.told.get(name, default)
         if not isinstance(value, str):
             raise WireError(f"{self.kind} says no {name}")
         return value
 
     def number(self, name: str) -> int:
-        """Return a whole number of the header, from 0 up. Raise WireError if it is none."""
+        """Return a whole number of the header, at least 0. Raise WireError if it is not one."""
         value = self.told.get(name)
         if type(value) is not int or not 0 <= value < 2**63:
             raise WireError(f"{self.kind} says no {name}")
@@ -82,7 +83,7 @@ class Frame:
 
 
 class Sender:
-    """Frames to one stream, whole, from any thread."""
+    """Writer of whole frames to one stream, from any thread."""
 
     def __init__(self, writer: FrameWriter) -> None:
         self._writer: FrameWriter | None = writer
@@ -91,8 +92,8 @@ class Sender:
         """Time at which a piece of a body was last taken; until then a piece waits in buffers."""
 
     def close(self) -> None:
-        """No frame is sent any more, nor half of one: who writes to a stream that Flight has let go
-        of ends the process."""
+        """Stop sending: neither a whole frame nor a part is sent after this call. Writing to a
+        stream that Flight has released ends the process."""
         with self._lock:
             self._writer = None
 
@@ -104,7 +105,7 @@ class Sender:
             self._write(frame.body, header)
 
     def offer(self, frame: Frame) -> bool:
-        """The same, but not where another frame is on its way. Whether it was sent."""
+        """Send a frame unless another one is being sent. Return whether it was sent."""
         header = encoded(frame)
         if not self._lock.acquire(blocking=False):
             return False
@@ -115,7 +116,7 @@ class Sender:
         return True
 
     def _write(self, body: pa.Buffer, header: bytes) -> None:
-        """The lock is held."""
+        """Send a frame; the caller holds the lock."""
         if self._writer is None:
             raise OSError("the stream has ended")
         first = [_LENGTH.pack(len(header)), header]
@@ -130,9 +131,9 @@ class Sender:
 
 
 class Receiver:
-    """Frames from one stream; to be read by one thread.
+    """Reader of frames from one stream, for one thread.
 
-    most_bytes : of a body. heard : is called for each piece as it comes.
+    most_bytes : maximum bytes of a body. heard : called for each piece when it arrives.
     """
 
     def __init__(
@@ -149,15 +150,15 @@ class Receiver:
         WireError for bytes that are no frame, and the stream's errors."""
         piece = self._piece()
         end = self._end(piece)
-        told = self._header(piece.slice(_LENGTH.size, end - _LENGTH.size))
-        kind, size = told.pop("kind", None), told.pop("size", None)
+        header = self._header(piece.slice(_LENGTH.size, end - _LENGTH.size))
+        kind, size = header.pop("kind", None), header.pop("size", None)
         if not isinstance(kind, str) or type(size) is not int or not 0 <= size <= self.most_bytes:
             raise WireError(
                 f"a header with no kind, or with a size that is not 0 to {self.most_bytes:,}"
             )
         short = piece.slice(end)
         if len(short) == size:  # copied, so that it begins where arrays may
-            return Frame(kind, MappingProxyType(told), pa.py_buffer(short.to_pybytes()))
+            return Frame(kind, MappingProxyType(header), pa.py_buffer(short.to_pybytes()))
         if len(short):
             raise WireError(f"a body of {size:,} bytes, of which {len(short):,} are at its header")
         body, start = _room(size), 0
@@ -167,7 +168,7 @@ class Receiver:
                 raise WireError(f"a body of {size:,} bytes in pieces that do not make it")
             body[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
             start += len(piece)
-        return Frame(kind, MappingProxyType(told), pa.py_buffer(body))
+        return Frame(kind, MappingProxyType(header), pa.py_buffer(body))
 
     def _piece(self) -> pa.Buffer:
         if not self._begun and self._reader.schema != SCHEMA:
@@ -188,7 +189,7 @@ class Receiver:
 
     @staticmethod
     def _end(piece: pa.Buffer) -> int:
-        """Where the header ends with which this piece begins."""
+        """Return the end of the header with which this piece begins."""
         if len(piece) < _LENGTH.size:
             raise WireError("a piece of a body without a header")
         (length,) = _LENGTH.unpack(piece.slice(0, _LENGTH.size))
@@ -210,17 +211,17 @@ class Receiver:
 
 
 def spoken(offered: object) -> int:
-    """The newest version that is offered and understood. Raise WireError where there is none."""
+    """Return the newest version that both sides understand. Raise WireError if there is none."""
     if not isinstance(offered, list) or not all(type(version) is int for version in offered):
         raise WireError("no versions of the format are offered")
-    known = sorted(set(offered) & set(VERSIONS))
-    if not known:
-        told = ", ".join(map(str, offered)) or "none"
+    common = sorted(set(offered) & set(VERSIONS))
+    if not common:
+        versions = ", ".join(map(str, offered)) or "none"
         raise WireError(
-            f"versions {told} of the format are offered, and {VERSIONS[-1]} is the newest "
+            f"versions {versions} of the format are offered, and {VERSIONS[-1]} is the newest "
             "that is understood here: the other side's sqlfl is too new, or too old"
         )
-    return int(known[-1])
+    return int(common[-1])
 
 
 def encoded(frame: Frame) -> bytes:

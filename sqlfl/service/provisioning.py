@@ -1,7 +1,7 @@
-"""Folders of a study's sites: from one description of who takes part, what each of them needs.
+"""Folders of a study's sites, from one description of its members and their needs.
 
-A key is made at its site and stays there. A site's request goes to whoever signs; one file with all
-certificates comes back, the same for every site; a secret goes from the party that makes it to the
+A key is made at its site and stays there. A site sends a request to the signer. One file with all
+certificates comes back, the same for every site. The party that makes a secret passes it to the
 other parties.
 """
 
@@ -52,7 +52,7 @@ class Site:
 
 @dataclass(frozen=True)
 class SharedSecret:
-    """A secret that agents share: its file, who makes it, and for whom."""
+    """A secret that agents share: its file, its maker, and its holders."""
 
     file: str
     maker: str
@@ -60,7 +60,7 @@ class SharedSecret:
 
 
 def check_study(study: StudyFile) -> dict[str, Site]:
-    """Return the sites, by name. Raise Error for names that cannot be, or are given twice."""
+    """Return the sites, by name. Raise Error for names that are invalid, or occur twice."""
     sites = [Site(study.coordinator, COORDINATOR)]
     for party, member in study.parties.items():
         sites += [Site(name, PARTY, party, n) for n, name in enumerate(member.agents)]
@@ -75,9 +75,9 @@ def check_study(study: StudyFile) -> dict[str, Site]:
     twice = sorted({s.name for s in sites if sum(o.name == s.name for o in sites) > 1})
     if twice:
         raise Error(f"{', '.join(twice)} is given twice", hint="each site has a name of its own")
-    for what, there in (("parties", study.parties), ("analysts", study.analysts)):
-        if not there:
-            raise Error(f"the study has no {what}")
+    for members_name, members in (("parties", study.parties), ("analysts", study.analysts)):
+        if not members:
+            raise Error(f"the study has no {members_name}")
     if not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):[1-9]\d{0,5}", study.place):
         raise Error(f"address {study.place!r:.80} is no host and port", hint="10.0.0.5:8815 is one")
     if study.port > 65535:
@@ -98,9 +98,8 @@ def site_of(study: StudyFile, name: str) -> Site:
 
 
 def secrets_of(study: StudyFile, site: Site) -> tuple[SharedSecret, ...]:
-    """Return the secrets that a site holds: of all parties, and of its party's own agents where
-    there are several.
-    """
+    """Return the secrets that a site holds: that of all parties, and that of its party's agents if
+    there are several."""
     if site.role != PARTY:
         return ()
     every = tuple(name for member in study.parties.values() for name in member.agents)
@@ -239,12 +238,12 @@ def _readme(study: StudyFile, site: Site, words: Mapping[str, str]) -> str:
 def sign_requests(study: StudyFile, requests: Mapping[str, bytes], folder: Path) -> list[str]:
     """Sign requests of sites, by file, and add their certificates to those of the study.
 
-    Return what was signed, with fingerprints, and which sites are missing. The authority is made if
-    there is none. Raise Error, before anything is written, for a request that is none, or is not of
-    a site, or asks for more than the site's name.
+    Return the signed requests with fingerprints, and the missing sites. The authority is made if
+    there is none. Raise Error, before anything is written, if a file is not a request of a site, or
+    requests more than the site's name.
     """
     sites, signed = check_study(study), _signed(folder)
-    asked: dict[str, bytes] = {}
+    new_requests: dict[str, bytes] = {}
     for file, data in requests.items():
         try:
             names = ct.names_of(data)
@@ -256,33 +255,33 @@ def sign_requests(study: StudyFile, requests: Mapping[str, bytes], folder: Path)
             )
         if len(names) > 1:
             raise Error(f"{file} asks for more names than {names[0]}: {', '.join(names[1:])}")
-        if names[0] in asked:
+        if names[0] in new_requests:
             raise Error(f"{file} asks for a certificate of {names[0]}, and so does another request")
         before = signed.get(names[0])
         if before is None:
-            asked[names[0]] = data
+            new_requests[names[0]] = data
         elif fingerprint(before) != fingerprint(data):
             raise Error(
                 f"{file}: {names[0]} has a certificate already, for another key",
                 hint=f"if that key is lost, take its certificate out of {folder / CERTIFICATES}",
             )
     key, authority = _authority(study, folder)
-    signed |= {name: ct.sign(data, key, authority) for name, data in asked.items()}
-    there = [signed[name] for name in sites if name in signed]
-    (folder / CERTIFICATES).write_bytes(b"".join([authority, *there]))
-    told = [f"{name}: key {fingerprint(data)}" for name, data in asked.items()]
+    signed |= {name: ct.sign(data, key, authority) for name, data in new_requests.items()}
+    certificates = [signed[name] for name in sites if name in signed]
+    (folder / CERTIFICATES).write_bytes(b"".join([authority, *certificates]))
+    report = [f"{name}: key {fingerprint(data)}" for name, data in new_requests.items()]
     missing = [name for name in sites if name not in signed]
     if missing:
-        told.append(f"no request yet of {', '.join(missing)}")
-    return [*told, f"authority: key {fingerprint(authority)}"]
+        report.append(f"no request yet of {', '.join(missing)}")
+    return [*report, f"authority: key {fingerprint(authority)}"]
 
 
 def _authority(study: StudyFile, folder: Path) -> tuple[bytes, bytes]:
     key, public = folder / AUTHORITY_KEY, folder / AUTHORITY
     if not key.exists():
-        made = ct.make_authority(f"{study.study.replace('_', '-')}-authority")
-        ct.write_private(key, made[0])
-        ct.write_public(public, made[1])
+        pair = ct.make_authority(f"{study.study.replace('_', '-')}-authority")
+        ct.write_private(key, pair[0])
+        ct.write_public(public, pair[1])
     return read_file(key), read_file(public)
 
 
@@ -305,10 +304,8 @@ def fingerprint(data: bytes) -> str:
 
 
 def go_on(study: StudyFile, site: Site, folder: Path) -> Iterator[str]:
-    """Make what the site can make now, and yield what to do with it.
-
-    Raise Error for what is missing then, or does not go together.
-    """
+    """Make everything that the site can make now, and yield instructions for it. Raise Error if
+    something is missing or inconsistent."""
     key, certificate = folder / f"{site.name}.key", folder / f"{site.name}.crt"
     request, answer = folder / f"{site.name}.csr", folder / CERTIFICATES
     if not key.exists():
@@ -328,7 +325,7 @@ def go_on(study: StudyFile, site: Site, folder: Path) -> Iterator[str]:
 
 
 def _take(site: Site, folder: Path, answer: Path) -> str:
-    """Take the site's certificate and the authority's from the file that came back."""
+    """Take the site's certificate and the authority's from the file of all certificates."""
     authority, others = _certificates(answer)
     if site.name not in others:
         raise Error(

@@ -44,17 +44,19 @@ FlightSqlMaker: TypeAlias = Callable[[Callable[[Any], Caller]], FlightSql]
 
 
 class Service:
-    """location : where it listens, 'grpc+tls://0.0.0.0:8815'. state : the folder of its files, made
-    where it is not there; None: nothing is kept. Raise Error where it cannot listen, or what is
-    configured does not hang together.
+    """Server of parties, analysts and their statements.
 
-    status : 'host:port' at which it is watched by HTTP (`sqlfl.service.pages`); None: nowhere.
-    status_open : that may be on other addresses than this machine's own, without any login.
+    location : address to listen on, 'grpc+tls://0.0.0.0:8815'. state : folder of its files, made if
+    it is missing; None: nothing is stored. Raise Error if the address cannot be used, or the
+    settings are inconsistent.
 
-    flight_sql : makes what answers clients of Flight SQL, where `flight_sql` of the settings says
-    that they are served.
+    status : 'host:port' of the status pages by HTTP (`sqlfl.service.pages`); None: no pages.
+    status_open : they may have an address beyond this machine, without any login.
 
-    path : the file of the settings, whose names are looked at again at every call (`Roster`).
+    flight_sql : makes the server of Flight SQL clients, if `flight_sql` of the settings enables
+    them.
+
+    path : file of the settings, whose names are read again at every call (`Roster`).
     """
 
     def __init__(
@@ -119,12 +121,16 @@ class Service:
 
     @property
     def status_port(self) -> int | None:
-        """Where it is watched; None where it is not."""
+        """Return the address of the status page; None without one."""
         return None if self._pages is None else self._pages.port
 
     def close(self, seconds: float = 30.0) -> bool:
-        """Statements end as by Ctrl-C, within that time, and keep what they have; then all ends.
-        Whether all who were connected have gone: a process waits for the others when it ends."""
+        """End statements as Ctrl-C does, within that time, and keep their results; then end the
+        service.
+
+        Return True if all who were connected have left: a process waits for the others when it
+        ends.
+        """
         with self._lock:
             self._closing = True
             calls, desks = tuple(self._calls.values()), tuple(self._desks.values())
@@ -203,15 +209,15 @@ class Service:
     def _end(
         self, study: str, analyst: str, end: str, desk: AnalystSession, sender: Outbox
     ) -> Calls:
-        """What that end has asked; it may have lost its stream, and not have heard the answers."""
+        """Return the calls of this end, connected to its new stream if the old one was lost."""
         self._forget()
         with self._lock:
             if self._closing:
                 raise RefusedStream(ENDS)
-            known = self._calls.get((study, analyst, end))
-            if known is not None:
-                known.connect(sender)
-                return known
+            calls = self._calls.get((study, analyst, end))
+            if calls is not None:
+                calls.connect(sender)
+                return calls
             caller = Calls(desk, sender, self._settings.statements, self.board)
             self._calls[study, analyst, end] = caller
             return caller
@@ -224,8 +230,10 @@ class Service:
             }
 
     def _caller(self, context: Any) -> Caller:
-        """Whose call of Flight SQL it is: of the analyst whose certificate the connection has, and
-        whose pass the call. Raise FlightError where both are not of one analyst of the study.
+        """Return the analyst who makes a call of Flight SQL.
+
+        The connection has the analyst's certificate, and the call has the pass. Raise FlightError
+        unless both belong to the same analyst of the study.
         """
         try:
             call = self._server.call_of(context)
@@ -309,7 +317,7 @@ def _gone(study: str, analyst: str) -> str:
 
 
 def _make(folder: Path) -> bool:
-    """Return True if it was not there. Raise Error where it cannot be used."""
+    """Make the folder if it is missing, and return True then. Raise Error if it cannot be used."""
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

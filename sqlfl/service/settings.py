@@ -1,7 +1,8 @@
-"""What a coordinator, a party and an analyst are set to: TOML files; paths are relative to these.
+"""Settings of a coordinator, a party and an analyst: TOML files, whose folder relative paths start
+from.
 
-Keys and secrets are never in these files themselves, nor on a command line: an entry names a file,
-or with `env:NAME` a variable of the environment.
+Keys and secrets are neither in these files nor on a command line. An entry names a file, or with
+`env:NAME` an environment variable.
 """
 
 from __future__ import annotations
@@ -51,29 +52,30 @@ class SettingsFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(SettingsFile):
-    """Whose end it is: all three, or with `--insecure` none."""
+    """Identity of this end: key, certificate and authority together, or with `--insecure` none of
+    them."""
 
     certificate: Place | None = None
     key: Place | None = None
     authority: Place | None = None
 
     def credentials(self, expected: str | None = None) -> Credentials:
-        """expected : the name that the certificate is to have. Raise Error where one cannot be
-        read, some are missing, or they do not go together."""
-        given = {name: getattr(self, name) for name in ("key", "certificate", "authority")}
-        missing = [name for name, place in given.items() if place is None]
+        """Return the checked identity. expected : name that the certificate must have. Raise Error
+        if a file cannot be read, is missing, or does not match the others."""
+        places = {name: getattr(self, name) for name in ("key", "certificate", "authority")}
+        missing = [name for name, place in places.items() if place is None]
         if missing:
             raise Error(
                 f"the configuration has no {' and no '.join(missing)}",
                 hint="sqlfl keygen makes them; --insecure on this machine alone needs none",
             )
-        contents = {name: content(place, name) for name, place in given.items()}
+        contents = {name: content(place, name) for name, place in places.items()}
         _look_at(self.key)
-        known = check_identity(
+        identity = check_identity(
             contents["key"], contents["certificate"], contents["authority"], expected
         )
-        if known.over_soon():
-            log.warning("the certificate of %s ends on %s", known.name, known.ends.date())
+        if identity.over_soon():
+            log.warning("the certificate of %s ends on %s", identity.name, identity.ends.date())
         return Credentials(**contents)
 
 
@@ -143,13 +145,14 @@ class PartySettings(Identity):
 
     @property
     def home(self) -> Place:
-        """The file that has the policies' name: the database, or the store beside `sources`."""
+        """Return the file that gives the policies their name: the database, or the store beside
+        `sources`."""
         home = self.database if self.sources is None else self.store
         assert home is not None, "check_sources has looked"
         return home
 
     def check_sources(self) -> None:
-        """Raise Error unless the tables have one place, and policies a file."""
+        """Raise Error unless the tables have one place, and the policies a file."""
         if self.sources is None and self.database is None:
             raise Error(
                 "the entry database is missing",
@@ -192,7 +195,7 @@ class PartySettings(Identity):
         return SqlSources(self.sources, text, Path(self.store), values, private)
 
     def environment(self) -> frozenset[str]:
-        """Names of the environment's variables that hold keys and secrets."""
+        """Return the names of the environment variables that hold keys and secrets."""
         places = (*(getattr(self, name) for name in PATHS), *self.variables.values())
         return frozenset(p.removeprefix(VARIABLE) for p in places if p and p.startswith(VARIABLE))
 
@@ -212,7 +215,7 @@ class AnalystSettings(Identity):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFile(SettingsFile):
-    """Description of a study: who takes part."""
+    """Description of a study and its members."""
 
     study: str
     coordinator: str
@@ -233,7 +236,8 @@ class StudyFile(SettingsFile):
 
 
 def read_settings(kind: type[T], path: str | os.PathLike[str]) -> T:
-    """Raise Error for a file that is not there, is no TOML, or has what `kind` does not."""
+    """Return the settings. Raise Error if the file is missing, is not TOML, or has entries that
+    `kind` lacks."""
     file = Path(path)
     try:
         entries = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -282,7 +286,8 @@ _NOTIFY = 'notify = ["/etc/sqlfl/notify", "bank"] runs this program (docs/owner.
 
 
 def content(place: Place, what: str) -> bytes:
-    """What stands there. Raise Error; never with what it is."""
+    """Return the contents of an entry's file or variable. Raise Error, whose text never has the
+    contents."""
     if place.startswith(VARIABLE):
         name = place.removeprefix(VARIABLE)
         value = os.environ.get(name)
@@ -303,8 +308,8 @@ def _look_at(key: Place | None) -> None:
 
 
 def shared_secret(settings: PartySettings) -> bytes:
-    """The secret of all parties, for a party whose own process coordinates; as it stands there
-    where the party has neither key nor certificate. Raise Error."""
+    """Return the secret of all parties, for a party whose own process coordinates. It is read
+    without unwrapping if the party has neither key nor certificate. Raise Error."""
     bare = settings.key is None and settings.certificate is None and settings.authority is None
     return secret_of(
         settings.secret, Credentials() if bare else settings.credentials(settings.agent)
@@ -312,7 +317,7 @@ def shared_secret(settings: PartySettings) -> bytes:
 
 
 def secret_of(place: Place, credentials: Credentials) -> bytes:
-    """A secret that was wrapped for this certificate; where there is none, as it stands there."""
+    """Return the secret that was wrapped for this certificate; if it is not wrapped, as it is."""
     data = content(place, "secret")
     if credentials.key is not None and credentials.certificate is not None:
         return wrapping.unwrap(
@@ -331,7 +336,7 @@ def secret_of(place: Place, credentials: Credentials) -> bytes:
 
 
 def _check_entries(kind: type, entries: Mapping[str, object], path: str) -> None:
-    """Raise ValueError for an entry that is missing, or of a name that there is not."""
+    """Raise ValueError for a missing entry, or an entry with an unknown name."""
     specs = {spec.name: spec for spec in fields(kind)}
     for name in entries:
         if name not in specs:
@@ -381,7 +386,7 @@ HERE = ("127.0.0.1", "::1", "localhost")
 
 
 def check_location(location: str, *, insecure: bool) -> None:
-    """Raise Error where TLS is missing, but on this machine where that was asked for."""
+    """Raise Error if TLS is missing. Only a connection on this machine may lack it, on request."""
     try:
         parts = urlsplit(location)
         scheme, host, port = parts.scheme, parts.hostname, parts.port

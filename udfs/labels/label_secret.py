@@ -104,8 +104,8 @@ class LabelSecret:
                 if self._home in self._places[:number]:
                     self._home.keep(secret)  # where it moves with the database
                 return secret
-        made = secrets.token_bytes(BYTES)
-        return made if self._home is None else self._home.keep(made)
+        new_secret = secrets.token_bytes(BYTES)
+        return new_secret if self._home is None else self._home.keep(new_secret)
 
 
 def label_secret(

@@ -94,8 +94,8 @@ def in_order(
 ) -> None:
     """Pass the results of the tasks to `take`, in their order, while other tasks still run.
 
-    After Ctrl-C or a failure, tasks that have not begun do not start. `stop` is called, which may
-    end the others. The error is raised once they have ended.
+    After Ctrl-C or a failure, no further task starts. `stop` is called, which may end the running
+    ones. The error is raised once they have ended.
     """
     failure: BaseException | None = None
     stopped = threading.Event()

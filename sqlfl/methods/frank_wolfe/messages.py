@@ -38,7 +38,7 @@ class SetSketch(Message):
 
 @dataclass(frozen=True, eq=False)
 class ColumnResiduals(Residuals):
-    """Y of all active rows at these weights: which column is to be next?"""
+    """Coordinator to client: Y of all active rows at these weights; requests the next column."""
 
     of_method = "frank_wolfe"
     words = f"{Residuals.words}; weights of the columns that were chosen"
@@ -48,7 +48,8 @@ class ColumnResiduals(Residuals):
 
 @dataclass(frozen=True, eq=False)
 class ColumnDirection(Message):
-    """The same by a sketch: J times the residuals of the joined rows."""
+    """Coordinator to client: the same request by a sketch, J times the residuals of the joined
+    rows."""
 
     kind = "direction"
     residual = True
