@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Unit:
-    """The unit whose change ε is about: a part of one row, of any of these."""
+    """The unit whose change ε is about: a part of one row, of any of `rows`."""
 
     part: Literal["features", "label"]
     rows: tuple[str, ...]
@@ -51,7 +51,7 @@ class Unit:
 
 
 def features_of(slots: Iterable[Slot], every: Iterable[Slot]) -> Unit:
-    """The features of these of all slots of the query."""
+    """Return the unit of features of `slots`; `every` are all slots of the query."""
     among = tuple(every)
     return Unit("features", tuple(unit_of(slot, among) for slot in slots))
 
@@ -63,7 +63,8 @@ def label_of(every: Iterable[Slot]) -> Unit:
 
 
 def tables_of(slot: Slot) -> tuple[str, ...]:
-    """`party.table` of all that the slot's fragments read, in the order of the clients."""
+    """Return `party.table` of all tables that the slot's fragments read, in the order of the
+    clients."""
     names: dict[str, None] = {}
     for fragment in slot.evaluated:
         for parts in _paths(fragment.select):
@@ -72,8 +73,10 @@ def tables_of(slot: Slot) -> tuple[str, ...]:
 
 
 def unit_of(slot: Slot, every: Iterable[Slot]) -> str:
-    """Return 'one row of p (census.people)' if a table's row is at most one row of the query; else
-    text about a row of the SELECT. `every` are all slots of the query.
+    """Return text about the rows of one unit, as 'one row of p (census.people)'.
+
+    This is the text if a table's row is at most one row of the query; else it is about a row of the
+    SELECT. `every` are all slots of the query.
     """
     several = {table.lower() for table in repeated(every)}
     if derived(slot) or any(table.lower() in several for table in tables_of(slot)):
@@ -84,9 +87,10 @@ def unit_of(slot: Slot, every: Iterable[Slot]) -> str:
 
 
 def derived(slot: Slot) -> bool:
-    """Return whether a row of the slot may not be one row of one table. It may be aggregated,
-    joined, computed over or selected by other rows, or made by an unknown function; or it may come
-    from a view, for which the database reports no size.
+    """Return whether a row of the slot may differ from one row of one table.
+
+    It may be aggregated, joined, computed over or selected by other rows, or made by an unknown
+    function. It may also come from a view, for which the database reports no size.
     """
     shapes = (
         exp.Join, exp.Lateral, exp.Group, exp.AggFunc, exp.Window, exp.Distinct, exp.Qualify,
@@ -105,9 +109,8 @@ def derived(slot: Slot) -> bool:
 
 
 def repeated(slots: Iterable[Slot]) -> tuple[str, ...]:
-    """Return tables whose rows may be several rows of the slots: of several slots, or of several
-    fragments of one client in a slot (parts of a UNION).
-    """
+    """Return tables whose rows may be several rows of the slots. Several slots read them, or
+    several fragments of one client in a slot (parts of a UNION)."""
     counts = Counter(
         (fragment.client, ".".join((fragment.client.party, *parts)).lower())
         for slot in slots

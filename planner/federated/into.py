@@ -1,4 +1,4 @@
-"""PREDICT INTO: the tables that a party is to make, checked before anything runs."""
+"""PREDICT INTO: the tables that a party shall make, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _SAME = ("BOOLEAN", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE")
 
 @dataclass(frozen=True)
 class Into:
-    """The target of predictions, which stand beside identifiers that do not leave their party."""
+    """The target tables of predictions. Each row has a prediction and identifiers, which do not
+    leave their party."""
 
     path: str
     """The path as written."""
@@ -50,8 +51,8 @@ class Into:
         """Return client -> database, schema and name of each of its tables."""
         places: dict[Client, tuple[str, ...]] = {}
         for client, place in self.tables:
-            asked = client.whole if client.combined else client
-            places[asked] = (*places.get(asked, ()), *place)
+            receiver = client.whole if client.combined else client
+            places[receiver] = (*places.get(receiver, ()), *place)
         return places
 
     @property
@@ -60,7 +61,7 @@ class Into:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the tables."""
+        """Return the column names of the tables."""
         return (*self.names, PREDICTION, *(PROBABILITY + name for name in self.classes))
 
 
@@ -121,8 +122,7 @@ class _Target:
 
     def place(self, client: Client) -> tuple[str, str, str]:
         """Return database, schema and name of the table at one client. Raise PlanError if a table
-        exists and must not be replaced.
-        """
+        exists and must not be replaced."""
         *before, name = self.path.parts[1:]
         if any(part.lower() == RESERVED_SCHEMA for part in before):
             raise self.error(
@@ -163,7 +163,7 @@ class _Target:
         return place.catalog, place.schema, name
 
     def _read(self, client: Client, query: exp.Query) -> list[Table]:
-        """The client's tables that the query names."""
+        """Return the client's tables that the query names."""
         named = [t for t in nodes(query, exp.Table) if t.db and isinstance(t.this, exp.Identifier)]
         tables = [t for t in named if t.parts[0].name.lower() == client.party.lower()]
         return [self.tables.table(t, client) for t in tables]

@@ -1,4 +1,5 @@
-"""Exchanges that methods share in their rounds; a method's own are in its `spec`."""
+"""Exchanges that methods share in their rounds. A method declares its other exchanges in its
+`spec`."""
 
 from __future__ import annotations
 
@@ -28,9 +29,8 @@ def start(run: Run) -> Exchange:
 
 
 def first_predictions(run: Run) -> list[Exchange]:
-    """Return the first predictions of blocks that training starts from; nothing for linear ones
-    that start at 0.
-    """
+    """Return the first predictions of blocks, which training starts from; none for linear blocks
+    that start at 0."""
     calls, phase = [], "first predictions"
     for slot in run.towers:
         for client in slot.clients:
@@ -64,17 +64,18 @@ def predicted(run: Run, slot: Slot, client: Client, what: str, rows: Size | None
 
 
 def grams(run: Run) -> list[Exchange]:
-    """Second moments of shared slots: up from each client, the sum back down."""
+    """Return the exchanges of second moments of shared slots: up from each client, the sum back
+    down."""
     up, down = [], []
     for slot in shared(run):
         for client in slot.clients:
-            what = "second moments Σ cnt x xᵀ of the encoded columns"
+            words = "second moments Σ cnt x xᵀ of the encoded columns"
             stored = sym.of_client("stored", slot, client)
             merged = sym.of_slot("merged_stored", slot)
             if run.protection.features:
-                what += ": of numbers, and of categories the diagonal; rows clipped, all noised"
+                words += ": of numbers, and of categories the diagonal; rows clipped, all noised"
                 stored = merged = sym.of_slot("onehot", slot)
-            reply = content(ms.Gram, what, **moments(slot, stored))
+            reply = content(ms.Gram, words, **moments(slot, stored))
             up.append(RequestReply(client, slot.index, content(ms.SendGram), reply))
             summed = content(ms.SetGram, **moments(slot, merged))
             down.append(RequestReply(client, slot.index, summed, content(ms.Ready, ENCODED)))
@@ -113,7 +114,7 @@ def pairs(run: Run) -> list[Exchange]:
 
 
 def moments(slot: Slot, stored: Size) -> dict[str, Size]:
-    """Sizes of a slot's second moments."""
+    """Return the sizes of a slot's second moments."""
     p, q = sym.of_slot("numeric", slot), sym.of_slot("onehot", slot)
     return {"numeric": p, "onehot": q, "columns": p + q, "stored": stored}
 
@@ -127,9 +128,8 @@ def active(slot: Slot, client: Client) -> Size:
 
 
 def trained(run: Run, slot: Slot, client: Client) -> Size:
-    """Return the rows of the rounds: active ones, with equal ones merged if the client has reported
-    them.
-    """
+    """Return the rows of the rounds: the active ones, with equal rows merged if the client has
+    reported them."""
     return sym.of_client("trained", slot, client) if run.merges else active(slot, client)
 
 
@@ -156,8 +156,8 @@ def step(
     """Return one step of every block: an exchange, and one more that sums the gradients of shared
     slots.
 
-    `sent` gives the request; `answer` the predictions; `parameters` the size of a gradient (the
-    block's).
+    `sent` describes the request, and `answer` the predictions. `parameters` is the size of a
+    gradient (by default the block's).
     """
     first, second = [], []
     for slot in run.towers:
@@ -195,7 +195,7 @@ def predictions(
 
 
 def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange:
-    """h of all rows, as the blocks stand."""
+    """Return the exchanges of h of all rows, by the current blocks."""
     calls = []
     for slot in run.towers:
         for client in slot.clients:
@@ -213,8 +213,10 @@ def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange
 def proof(run: Run, measured: Callable[[Slot], bool], *, exact: bool = True) -> list[Exchange]:
     """Return the exchange that measures the gradient at the end, at refreshed scores.
 
-    It proves nothing for towers, and protected rows must not disclose it. measured : whether a
-    slot's first client has its second moments, or computes them (`Configuration.metric`).
+    For towers the gradient proves nothing, and protected rows must not disclose it.
+
+    measured : whether a slot's first client has its second moments, or computes them
+    (`Configuration.metric`).
     """
     if run.tower is not None or run.protection.features:
         return []
@@ -236,7 +238,7 @@ def proof(run: Run, measured: Callable[[Slot], bool], *, exact: bool = True) -> 
 
 
 def probes(run: Run, consensus: bool) -> list[Exchange]:
-    """Power rounds of the curvature estimate, on one vector."""
+    """Return the power rounds of the curvature estimate, on one vector."""
 
     def sent(slot: Slot, client: Client) -> Content:
         return content(ms.Probe, rows=trained(run, slot, client))

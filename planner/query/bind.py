@@ -73,12 +73,13 @@ MAX_BLOCKS = 1024
 
 
 class Binder:
-    """Binds one query; numbers its relations and sources."""
+    """Binder of one query; numbers its relations and sources."""
 
     def __init__(
         self, sql: str, catalog: BatchedCatalog, clock: Clock, careful: bool = False
     ) -> None:
-        """`careful`: each SELECT asks at once whether its columns are one value per row."""
+        """`careful`: each SELECT asks the parties at once whether its columns have one value per
+        row."""
         self.sql = sql
         self.catalog = catalog
         self.tables = CatalogTables(catalog, sql)
@@ -96,9 +97,9 @@ class Binder:
     def bind(
         self, query: exp.Query, environment: Environment | None = None, derived: bool = False
     ) -> tuple[DraftBlock, ...]:
-        """The union of blocks that the query is; outputs of all have the first one's names.
+        """Return the query as a union of blocks; outputs of all have the first one's names.
 
-        `derived` says that only its outputs can be referred to.
+        `derived` says that other parts of the query refer only to its outputs.
         """
         if isinstance(query, exp.Pivot):
             return (self._pivot(query, environment or {}),)
@@ -224,7 +225,7 @@ class Binder:
                 )
 
     def _pivot(self, pivot: exp.Pivot, known: Environment) -> DraftBlock:
-        """PIVOT or UNPIVOT where a derived table stands: `FROM (PIVOT party.table ...)`."""
+        """Return the PIVOT or UNPIVOT of a derived table: `FROM (PIVOT party.table ...)`."""
         query = exp.select("*").from_(exp.Subquery(this=pivot.copy()), copy=False)
         client = self.pusher.only_client(query, known)
         if client is not None:
@@ -364,7 +365,7 @@ class Binder:
         )
 
     def _alike(self, block: DraftBlock, names: list[str], union: exp.SetOperation) -> DraftBlock:
-        """A block of the right operand with the names of the first one's columns."""
+        """Return a block of the right operand with the names of the first one's columns."""
         if len(block.outputs) != len(names):
             raise plan_error(
                 f"the parts of a UNION ALL must have the same number of columns, got "
@@ -484,7 +485,7 @@ class Binder:
         return tuple(Output("", self.pusher.term(node, scope, known)) for node in called)
 
     def _others(self, block: DraftBlock) -> list[tuple[Output, str]]:
-        """Return the columns with other than one value per row, and their kinds."""
+        """Return the columns with another number of values than one per row, and their kinds."""
         kinds = (
             (output, self.asker.kind_over(block.relations, output.term))
             for output in (*block.outputs, *block.sorted_by)
@@ -539,8 +540,9 @@ class Binder:
     def _so_far(
         self, states: list[State], first: exp.Expr, joins: list[exp.Join], known: Environment
     ) -> list[State]:
-        """Return the joins so far as one query of the client that has all of their tables; none if
-        there are several, or a column is joined by its name.
+        """Return the joins so far as one query of the client that has all of their tables.
+
+        Return none if several clients have them, or if a column is joined by its name.
         """
         query = exp.select("*").from_(first.copy())
         query.set("joins", [join.copy() for join in joins])
@@ -583,7 +585,7 @@ class Binder:
         return [self.laterals.joined(state, join, known, outer) for state in states]
 
     def _refuse_unstable(self, items: list[exp.Expr], known: Environment) -> None:
-        """A FULL JOIN reads both of its sides twice."""
+        """Raise PlanError if the rows of a FULL JOIN may change: both sides are read twice."""
         item = next((item for item in items if is_unstable(item, known)), None)
         if item is not None:
             raise plan_error(
@@ -597,8 +599,10 @@ class Binder:
     def _homes(
         self, first: exp.Expr, joins: list[exp.Join], known: Environment, where: exp.Expr | None
     ) -> dict[int, Client]:
-        """Return the clients that constants of a FROM go to, by the ids of their nodes: one with
-        whose tables conditions compare them, else the first of the tables'.
+        """Return the clients that get the constants of a FROM, by the ids of their nodes.
+
+        Constants go to a client whose tables conditions compare with them, else to the first client
+        of the tables.
         """
         items = [first, *(join.this for join in joins)]
         constants = [item for item in items if self._is_constant(item, known)]
@@ -631,7 +635,7 @@ class Binder:
         return {id(item): tables[0][1] for item in constants} | found
 
     def _is_constant(self, node: object, known: Environment) -> bool:
-        """Return whether the item of FROM reads no table of a party, nor anything beside it."""
+        """Return whether the item of FROM reads no table of a party and no item beside it."""
         if isinstance(node, exp.Table) and node.db:
             return False
         if not isinstance(node, exp.Values | exp.Unnest | exp.Table | exp.Subquery):
@@ -650,7 +654,7 @@ class Binder:
     def _placed(
         self, node: exp.Expr, homes: dict[int, Client], known: Environment, outer: Scope | None
     ) -> list[State]:
-        """An item of FROM; constants as a query of the client that they go to."""
+        """Return an item of FROM; constants become a query of the client that gets them."""
         client = homes.get(id(node))
         if client is None:
             return self._item(node, known, outer)
@@ -773,7 +777,7 @@ def _called(item: exp.Expr) -> str:
 
 
 def _united(name: str, id_: str, branches: list[ClientBranch]) -> exp.Column:
-    """A column of a union; of known types where each part is a column of known types."""
+    """Return a column of a union. Its types are known if each part is a column of known types."""
     types = [b.columns[id_, folded(name)].meta_get(TYPES) for b in branches]
     united = column(name, id_)
     return united if None in types else typed(united, dict.fromkeys(t for ts in types for t in ts))

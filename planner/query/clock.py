@@ -86,13 +86,12 @@ class Clock:
 
 
 def tell_the_place(select: exp.Select, place: Place) -> None:
-    """Write the client's current database and schema in place of calls for them: a party's cursors
-    would find DuckDB's own first.
-    """
+    """Replace calls for the client's current database and schema by their names. A party's cursors
+    would return DuckDB's own."""
     for call in nodes(select, exp.Anonymous):
-        wanted = _PLACES.get(function_name(call))
-        if wanted is not None and not call.expressions:
-            _qualified(call).replace(exp.Literal.string(getattr(place, wanted)))
+        part = _PLACES.get(function_name(call))
+        if part is not None and not call.expressions:
+            _qualified(call).replace(exp.Literal.string(getattr(place, part)))
 
 
 _PLACES = {"current_catalog": "catalog", "current_database": "catalog", "current_schema": "schema"}
@@ -114,7 +113,7 @@ def _type_of_call(call: exp.Anonymous) -> str | None:
 
 
 def _qualified(call: exp.Anonymous) -> exp.Expr:
-    """The call with `main.` or `system.main.` before it."""
+    """Return the call, with `main.` or `system.main.` before it."""
     parent = call.parent
     if isinstance(parent, exp.Dot) and call.arg_key == "expression":
         names = [node.name.lower() for node in nodes(parent.this, exp.Identifier)]
@@ -124,7 +123,8 @@ def _qualified(call: exp.Anonymous) -> exp.Expr:
 
 
 def _keep_name(call: exp.Expr) -> None:
-    """A column without a name is called by its text, which the time is not to be part of."""
+    """Give a column without a name the text of its expression as its name, before the time replaces
+    the call."""
     projection = call
     while projection.parent is not None and not isinstance(projection.parent, exp.Select):
         projection = projection.parent

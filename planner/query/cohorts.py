@@ -3,13 +3,15 @@
 A row passes EXISTS once, for any number of partners. So the subquery's table is joined as a link,
 whose rows with equal keys count as one (`Relation.once`). The coordinator ensures this with the
 keyed hashes that an inner join would send. NOT EXISTS is a LEFT JOIN that keeps rows without a
-partner. NOT IN is that, and holds of no row if one of the subquery's values is NULL: two more LEFT
-JOINs, of whether values are NULL, have partners then.
+partner.
 
-`memberships` are IN as a value, or beside OR, which EXISTS replaces: `t.x IN (SELECT u.y FROM u)`
-is true where a row of u has `u.y = t.x`. Where none has, it is NULL if a value of u is NULL, or if
-`t.x` is NULL and u has rows. Where only rows that pass a test count, NULL is as good as false, and
-the first question is enough.
+NOT IN is the same LEFT JOIN, with a further rule: it holds for no row if one of the subquery's
+values is NULL. So it needs two more LEFT JOINs. Their rows have partners where values are NULL.
+
+`memberships` are IN as a value, or beside OR. EXISTS replaces them. `t.x IN (SELECT u.y FROM u)` is
+true if a row of u has `u.y = t.x`. Otherwise it is NULL if a value of u is NULL, or if `t.x` is
+NULL and u has rows. If only rows that pass a test count, NULL has the effect of false, and the
+first question is enough.
 """
 
 from __future__ import annotations
@@ -76,20 +78,20 @@ class _Rows:
 
     @property
     def matching(self) -> list[Term]:
-        """All that the rows of a partner fulfil."""
+        """Return all conditions that a partner's rows fulfil."""
         return [*self.conditions, *(_equal(*pair) for pair in self.pairs)]
 
 
 @dataclass(frozen=True)
 class Presence:
-    """The rows of an EXISTS whose value is used: rows of outside have one partner or none."""
+    """The rows of an EXISTS whose value is used: each outer row has one partner or none."""
 
     inner: State
     terms: tuple[Term, ...]
     """Conditions on its rows, and equalities with outside."""
 
     def joined(self, state: State) -> State:
-        """The joins, with a LEFT JOIN of these rows."""
+        """Return the joins, with a LEFT JOIN of these rows."""
         (relation,) = self.inner.relations
         left = _left(self.inner, self.terms)
         tree = replace(state.tree, lefts=(*state.tree.lefts, left))
@@ -99,7 +101,7 @@ class Presence:
 
 @dataclass(frozen=True)
 class Cohorts:
-    """Converter of such conditions in one WHERE."""
+    """Converter of the cohort conditions in one WHERE."""
 
     pusher: Pusher
     sql: str
@@ -114,11 +116,12 @@ class Cohorts:
     def taken(self, where: exp.Expr, state: State, scope: Scope) -> tuple[State, exp.Expr | None]:
         """Return the joins with those of the conditions, and the remaining conditions.
 
-        A subquery stays in place if one database can evaluate it with the rest of its condition, or
-        if it is no such condition. It is then evaluated there, or refused.
+        Some subqueries stay in place, where their database evaluates them, or a later rule refuses
+        them. These are subqueries that one database can evaluate with the rest of the condition,
+        and subqueries of any other condition.
         """
         parts = list(conjuncts(where))
-        kept: list[exp.Expr] = []
+        rest: list[exp.Expr] = []
         for part in parts:
             cohort = _cohort(part)
             joined = None
@@ -127,12 +130,12 @@ class Cohorts:
                 if joined is None and cohort.query.meta_get(_JOIN):
                     raise self._of_no_equality(cohort.query)
             if joined is None:
-                kept.append(part)
+                rest.append(part)
             else:
                 state = joined
-        if len(kept) == len(parts):
+        if len(rest) == len(parts):
             return state, where
-        return state, exp.and_(*(part.copy() for part in kept), copy=False) if kept else None
+        return state, exp.and_(*(part.copy() for part in rest), copy=False) if rest else None
 
     def _of_no_equality(self, query: exp.Query) -> PlanError:
         return plan_error(
@@ -145,9 +148,8 @@ class Cohorts:
         )
 
     def presence(self, exists: exp.Exists, scope: Scope) -> tuple[exp.Expr, Presence] | None:
-        """Return what stands for EXISTS as a value, and the LEFT JOIN that it needs. None for an
-        unsupported form.
-        """
+        """Return the expression that replaces EXISTS as a value, and the LEFT JOIN that it needs.
+        Return None for an unsupported form."""
         rows = self._rows(_Cohort(exists.this, None, False, exists), scope)
         if rows is None or not self._is_linked(rows.inner, rows.matching):
             return None
@@ -191,17 +193,19 @@ class Cohorts:
         scope: Scope,
         parts: Sequence[exp.Expr],
     ) -> State:
-        """Return the rows without a partner for which NOT IN holds: none if a value of the subquery
-        is NULL, and none that is NULL itself if the subquery has a row.
+        """Return the rows without a partner for which NOT IN holds.
+
+        No row remains if a value of the subquery is NULL. A row that is NULL itself is removed if
+        the subquery has a row.
         """
-        wanted = self._null_questions(rows, scope, parts)
+        questions = self._null_questions(rows, scope, parts)
         ids = frozenset(id_ for value, _ in rows.pairs for id_ in ids_of(value))
         branches = (b for r in state.relations if ids & {*r.ids} for b in r.branches)
         clients = (
             *self.pusher.clients(cohort.query, self.known), *(b.client for b in branches)
         )  # fmt: skip
         governed = any(map(self.pusher.tables.catalog.governed, clients))
-        if wanted and (governed or len(rows.pairs) != 1):
+        if questions and (governed or len(rows.pairs) != 1):
             raise plan_error(
                 "NOT IN over another party's table holds of no row if one of its values is NULL, "
                 + ("and a join of policies' tables asks for no NULLs" if governed else
@@ -211,16 +215,16 @@ class Cohorts:
                 "write t.key IS NOT NULL AND NOT EXISTS (SELECT 1 FROM party.table AS u WHERE "
                 "u.key = t.key), which leaves NULLs out",
             )  # fmt: skip
-        for question in wanted:
-            again = self._rows(cohort, scope)  # another relation of the same rows
-            assert again is not None
-            value, element = again.pairs[0]
+        for question in questions:
+            same_rows = self._rows(cohort, scope)  # another relation of the same rows
+            assert same_rows is not None
+            value, element = same_rows.pairs[0]
             conditions = question(value.expression, element.expression)
             terms = [Term(node, value.span) for node in conditions]
-            state = _without(state, again.inner, [*again.conditions, *terms])
+            state = _without(state, same_rows.inner, [*same_rows.conditions, *terms])
             self.remarks.append(
                 f"NOT IN asks if there is a NULL: the coordinator sees how many values of "
-                f"{again.inner.relations[0].label} are NULL, and which rows of the other side"
+                f"{same_rows.inner.relations[0].label} are NULL, and which rows of the other side"
             )
         return state
 
@@ -243,7 +247,8 @@ class Cohorts:
         return questions
 
     def _rows(self, cohort: _Cohort, scope: Scope) -> _Rows | None:
-        """The subquery's rows; None for an unsupported form. Each call makes another relation."""
+        """Return the subquery's rows; None for an unsupported form. Each call makes another
+        relation."""
         select = cohort.query.unnest()
         stars = cohort.value is not None and isinstance(select, exp.Select) and _has_star(select)
         if isinstance(select, exp.Select) and has_row_where_true(select) and not stars:
@@ -321,13 +326,13 @@ def _is_null(value: exp.Expr, yes: bool = True) -> exp.Expr:
 
 
 def _of_null_values(value: exp.Expr, element: exp.Expr) -> list[exp.Expr]:
-    """Return conditions that a row of outside that is not NULL, and a NULL value, fulfil."""
+    """Return conditions that match an outer row that is not NULL with a NULL value."""
     sides = (exp.Paren(this=_is_null(element)), exp.Paren(this=_is_null(value, False)))
     return [_is_null(element), exp.EQ(this=sides[0], expression=sides[1])]
 
 
 def _of_null_rows(value: exp.Expr, element: exp.Expr) -> list[exp.Expr]:
-    """Return the condition that a row of outside that is NULL, and any value, fulfil."""
+    """Return the condition that matches an outer row that is NULL with any value."""
     anything = _is_null(_is_null(element), False)
     return [exp.EQ(this=exp.Paren(this=anything), expression=exp.Paren(this=_is_null(value)))]
 
@@ -433,9 +438,8 @@ def of_tables(on: exp.Expr) -> exp.Expr:
 
 
 def is_cohort(condition: exp.Expr) -> bool:
-    """Return whether the condition is IN, EXISTS or their negation, of a subquery over one table,
-    without subqueries of its own, or of no SELECT.
-    """
+    """Return whether the condition is IN, EXISTS or a negation of them that this module supports.
+    Its subquery has no SELECT, or reads one table and contains no further subquery."""
     cohort = _cohort(condition)
     if cohort is None:
         return False
@@ -446,9 +450,8 @@ def is_cohort(condition: exp.Expr) -> bool:
 
 
 def of_existence(query: exp.Query) -> exp.Query:
-    """Return the query of EXISTS without `LIMIT 1` and the like, which leaves a row if there is
-    one.
-    """
+    """Return the query of EXISTS without `LIMIT 1` and similar clauses, which keep a row if there
+    is one."""
     select = query.unnest()
     limit = select.args.get("limit")
     number = limit.expression if isinstance(limit, exp.Limit) else None
@@ -492,7 +495,7 @@ def has_row_where_true(select: exp.Select) -> bool:
 
 
 def _within(state: State, inner: State, terms: list[Term]) -> State:
-    """Rows that have a partner, each once."""
+    """Return the joins in which rows need a partner; each row stays single."""
     (relation,) = inner.relations
     tree = replace(
         state.tree,
@@ -504,7 +507,7 @@ def _within(state: State, inner: State, terms: list[Term]) -> State:
 
 
 def _without(state: State, inner: State, terms: list[Term]) -> State:
-    """Keep rows without a partner."""
+    """Return the joins that keep only rows without a partner."""
     (relation,) = inner.relations
     joined = Presence(inner, tuple(terms)).joined(state)
     missing = exp.Is(this=operand(guard(exp.true(), relation.ids[0])), expression=exp.Null())
@@ -545,9 +548,8 @@ class Membership:
         return list(row.expressions) if isinstance(row, exp.Tuple) else [self.value]
 
     def test(self, bound: Callable[[exp.Expr], exp.Expr]) -> exp.Expr | None:
-        """Return the test by EXISTS. None for NULLs of rows of several values. `bound` replaces the
-        names of a value of outside.
-        """
+        """Return the test by EXISTS. Return None if it would need NULLs of rows of several values.
+        `bound` replaces the names of an outer value."""
         values = [bound(value) for value in self.values]
         select, elements = self._rows()
         if len(elements) != len(values):
@@ -556,24 +558,24 @@ class Membership:
             exp.EQ(this=operand(element.copy()), expression=operand(value.copy()))
             for element, value in zip(elements, values, strict=True)
         ]
-        some = _exists(select, *equal)
+        has_member = _exists(select, *equal)
         if self.decides and not self.negated:
-            return some
+            return has_member
         if len(values) > 1:
             return None
         no_value = exp.Paren(this=_is_null(elements[0]))
         unknown = [_exists(select, _equals(_not_null(no_value), _is_null(values[0])))]
         if not self._has_no_null(select, elements[0]):
-            both = (_is_null(elements[0]), _equals(no_value, _not_null(values[0])))
-            unknown.insert(0, _exists(select, *both))
+            unequal = (_is_null(elements[0]), _equals(no_value, _not_null(values[0])))
+            unknown.insert(0, _exists(select, *unequal))
         null = trees.cast(exp.null(), "BOOLEAN")
-        ifs = [exp.If(this=some, true=exp.true())]
+        ifs = [exp.If(this=has_member, true=exp.true())]
         ifs += [exp.If(this=test, true=null.copy()) for test in unknown]
-        whole: exp.Expr = exp.Paren(this=exp.Case(ifs=ifs, default=exp.false()))
-        return exp.Not(this=whole) if self.negated else whole
+        case: exp.Expr = exp.Paren(this=exp.Case(ifs=ifs, default=exp.false()))
+        return exp.Not(this=case) if self.negated else case
 
     def _rows(self) -> tuple[exp.Select, list[exp.Expr]]:
-        """The subquery as FROM and WHERE, and the expressions of its values."""
+        """Return the subquery as FROM and WHERE, and the expressions of its values."""
         select = self.query.unnest()
         if isinstance(select, exp.Select) and _is_of_rows(select):
             rows = select.copy()
@@ -594,17 +596,18 @@ class Membership:
 
     @staticmethod
     def _has_no_null(select: exp.Select, element: exp.Expr) -> bool:
-        """Return whether WHERE says that the value is not NULL."""
+        """Return whether a condition of WHERE is that the value is not NULL."""
         where = select.args.get("where")
-        known = () if where is None else map(to_sql, conjuncts(where.this))
-        return to_sql(_not_null(element)) in known
+        facts = () if where is None else map(to_sql, conjuncts(where.this))
+        return to_sql(_not_null(element)) in facts
 
 
 def memberships(node: exp.Expr, decides: bool) -> Iterator[Membership]:
-    """Yield the outermost of an expression. `decides`: NULL has the same effect there as FALSE."""
-    found = _membership(node, decides)
-    if found is not None:
-        yield found
+    """Yield the outermost memberships of an expression. `decides`: NULL has the same effect there
+    as FALSE."""
+    membership = _membership(node, decides)
+    if membership is not None:
+        yield membership
     elif isinstance(node, exp.Paren | exp.And | exp.Or):
         for side in node.iter_expressions():
             yield from memberships(side, decides)
@@ -636,12 +639,12 @@ def _membership(node: exp.Expr, decides: bool) -> Membership | None:
 
 
 def _is_of_rows(select: exp.Select) -> bool:
-    given = {key for key, value in select.args.items() if value}
+    clauses = {key for key, value in select.args.items() if value}
     distinct = select.args.get("distinct")
     by_columns = isinstance(distinct, exp.Expr) and bool(distinct.args.get("on"))
     stars = any(node.find(exp.Star) for node in select.expressions)
     called = any(map(has_calls, select.expressions))
-    return given <= _ROWS and "from_" in given and not (by_columns or stars or called)
+    return clauses <= _ROWS and "from_" in clauses and not (by_columns or stars or called)
 
 
 def _exists(select: exp.Select, *conditions: exp.Expr) -> exp.Exists:

@@ -55,9 +55,11 @@ def fragment_select(
 
     Expressions name sources by their ids. Each source has an alias that differs from all other
     names of the SELECT, columns and schemas, and each column is written `alias.column`. So no name
-    is ambiguous. With `virtual`, all columns of the sources are NULL, in one row. `alone` is for a
-    test whether the SELECT binds. If an expression has a subquery, sources then offer only the
-    named columns, under new names, so that no name of the subquery's own finds one.
+    is ambiguous.
+
+    With `virtual`, all columns of the sources are NULL, in one row. `alone` is for a test whether
+    the SELECT binds. If an expression then has a subquery, sources offer only the named columns,
+    under new names. So no name inside the subquery can refer to another column of a source.
     """
     shown = [(copied(expression), name) for expression, name in projections]
     kept: dict[str, exp.Expr] = {}
@@ -83,7 +85,7 @@ def fragment_select(
 
 
 def _from(sources: Sequence[Source], names: _Names, depth: int) -> tuple[exp.Expr, list[exp.Join]]:
-    """The first source and the joins after it, of sources that stand in `depth` LEFT JOINs."""
+    """Return the first source and the joins after it, for sources inside `depth` LEFT JOINs."""
     items: list[tuple[exp.Expr, LeftOn | None]] = []
     for edge, group in groupby(sources, key=lambda s: s.lefts[depth : depth + 1]):
         if not edge:
@@ -185,9 +187,9 @@ def mapping_query(ucq: Ucq) -> exp.Query:
     """Return the query that maps each joined row to its slots' rows, over the slots' join keys.
 
     It reads tables `slot_<i>(fragment USMALLINT, row INTEGER, key_<j> INTEGER, ...)` of every slot.
-    It returns a column `slot_<i>` for every slot that joined rows need; a row per joined row,
-    ordered by the target's slot, then by the others. A joined row without a partner in a LEFT JOIN
-    has the slot's virtual row.
+    It returns a row per joined row, ordered by the target's slot, then by the others. Each slot
+    that joined rows need has a column `slot_<i>`. A joined row without a partner in a LEFT JOIN has
+    the slot's virtual row.
     """
     shown = ucq.mapped
     if not shown:
@@ -265,7 +267,7 @@ def _linked(slot: int, joins: Sequence[Join], placed: Sequence[int], virtual: bo
 
 
 def _outside(left: LeftJoin) -> set[int]:
-    """The slots before a LEFT JOIN that its ON compares."""
+    """Return the slots before a LEFT JOIN that its ON compares."""
     return {j.left for j in left.on}
 
 

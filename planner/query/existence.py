@@ -1,12 +1,15 @@
 """EXISTS over a join of several parties' tables, as one EXISTS for each party.
 
-`EXISTS (SELECT 1 FROM b.u JOIN c.v ON u.k = v.k WHERE u.k = t.k AND v.x > 1)` holds where a row of
-u has the key of t, and a row of v with `x > 1` has it too. So it is `EXISTS (SELECT 1 FROM b.u
-WHERE u.k = t.k) AND EXISTS (SELECT 1 FROM c.v WHERE v.x > 1 AND v.k = t.k)`. Both are true or
-false, never NULL, so the same holds under NOT.
+`EXISTS (SELECT 1 FROM b.u JOIN c.v ON u.k = v.k WHERE u.k = t.k AND v.x > 1)` holds if a row of u
+has the key of t, and a row of v with `x > 1` has it too. So it is
+
+    EXISTS (SELECT 1 FROM b.u WHERE u.k = t.k)
+    AND EXISTS (SELECT 1 FROM c.v WHERE v.x > 1 AND v.k = t.k)
+
+Both are true or false, never NULL, so the same holds under NOT.
 
 The subquery parts if each of its conditions reads one party's tables, or is an equality of two
-values that equal one value of outside. Equality has to be transitive for that: values of one type,
+values that equal the same outer value. Equality has to be transitive for that: values of one type,
 or whole numbers, and texts that compare byte by byte.
 """
 
@@ -89,10 +92,10 @@ class ExistenceParter:
     """Describes types."""
 
     def parts(self, exists: exp.Exists, state: State, scope: Scope) -> list[exp.Exists]:
-        """Return an EXISTS for each party, which hold together exactly where `exists` holds; none
-        if it does not part, or is of one database.
+        """Return an EXISTS for each party. Together they hold exactly if `exists` holds.
 
-        `state` is the FROM outside, and `scope` the meaning of names there.
+        Return none if the subquery does not part, or reads one database. `state` is the outer FROM,
+        and `scope` the meaning of names there.
         """
         try:
             return self._parts(exists, state, scope)
@@ -190,9 +193,8 @@ class _Parting:
     """Relations of the FROM outside."""
 
     def parted(self, conditions: Sequence[exp.Expr]) -> list[list[exp.Expr]] | None:
-        """Return the conditions of each party, which together say all that `conditions` say; None
-        if there are none such.
-        """
+        """Return the conditions of each party, which together are equivalent to `conditions`.
+        Return None if there are no such conditions."""
         parts: list[list[exp.Expr]] = [[] for _ in self.parties]
         across: list[tuple[_Side, _Side]] = []
         links: list[tuple[_Side, _Side]] = []
@@ -208,23 +210,25 @@ class _Parting:
             parts[places[0] if places else 0].append(condition)
             if sides is not None and {side.place is None for side in sides} == {False, True}:
                 links.append(sides)
-        written = {frozenset((one.text, other.text)) for one, other in links}
+        linked_pairs = {frozenset((one.text, other.text)) for one, other in links}
         for pair in across:
             anchor = self._anchor(pair[0], [*across, *links])
             if anchor is None:
                 return None
             for side in pair:
                 key = frozenset((side.text, anchor.text))
-                if side.place is not None and key not in written:
-                    written.add(key)
+                if side.place is not None and key not in linked_pairs:
+                    linked_pairs.add(key)
                     sides_ = (operand(node.copy()) for node in (side.node, anchor.node))
                     equal = exp.EQ(this=next(sides_), expression=next(sides_))
                     parts[side.place].append(equal)
         return parts
 
     def _anchor(self, side: _Side, edges: Sequence[tuple[_Side, _Side]]) -> _Side | None:
-        """Return a value of outside that the side equals by these equalities, directly or through
-        other values; None if there is none, or if the equalities do not imply it.
+        """Return an outer value that equals the side by these equalities, directly or through other
+        values.
+
+        Return None if there is none, or if the equalities do not imply it.
         """
         alike = {side.text: side}
         pending = [side]
@@ -258,9 +262,8 @@ class _Parting:
         return self.parter.pusher.term(node, self.scope, self.known)
 
     def _sides(self, condition: exp.Expr) -> tuple[_Side, _Side] | None:
-        """Return the sides of a plain equality; None for other conditions, or where a side is of
-        several tables or of none.
-        """
+        """Return the sides of a plain equality. Return None for other conditions, or if a side
+        reads several tables or none."""
         equal = equality(condition.unnest())
         if equal is None or equal.nulls or equal.parts:
             return None
@@ -287,9 +290,8 @@ class _Parting:
 
 
 def _flat(item: exp.Expr, joins: Sequence[exp.Join]) -> Iterator[tuple[exp.Expr, exp.Join | None]]:
-    """Yield the items of FROM without joins that hang on them, each with the join that brings it;
-    None for the first.
-    """
+    """Yield the items of FROM without the joins inside them. Each comes with its join; the first
+    one comes with None."""
     yield from _hung(item, None)
     for join in joins:
         yield from _hung(join.this, join)

@@ -114,16 +114,15 @@ class _Fusion:
             node.lefts.append(inner)
         return node
 
-    # -- grouping
-    # -------------------------------------------------------------------------------------
+    # -- grouping ----------------------------------------------------------------------------------
 
     def block(self) -> DraftBlock:
         position = self.draft.target_position
         if self.old.together:
             self._fuse(list(range(len(self.old.relations))), lambda _: None)
-        seen = -1
-        while seen != self.changes:
-            seen = self.changes
+        changes_seen = -1
+        while changes_seen != self.changes:
+            changes_seen = self.changes
             for place, output in enumerate(self.old.outputs):
                 special = {
                     self.draft.weight_position: "the weight",
@@ -131,8 +130,8 @@ class _Fusion:
                     position: "the target",
                     self.draft.unit_position: f"unit = '{self.draft.unit}'",
                 }
-                what = special.get(place, f"column {output.name}")
-                self.bring(output.term, what)
+                label = special.get(place, f"column {output.name}")
+                self.bring(output.term, label)
             for output in self.old.identifiers:
                 self.bring(output.term, f"identifier {output.name}")
             for node in list(self.root.nodes()):
@@ -230,15 +229,15 @@ class _Fusion:
         holders = {self.old.relations[i].client for i in wanted}
         if len(holders) == 1 and None not in holders:
             return
-        read = [self.old.relations[i] for i in reads]
-        if len({r.client for r in read}) > 1 or None in {r.client for r in read}:
-            raise self._apart(term, read, what)
-        labels = " and ".join(r.label for r in read)
-        others = " and ".join(self.old.relations[i].label for i in wanted if i not in reads)
+        tables = [self.old.relations[i] for i in reads]
+        if len({r.client for r in tables}) > 1 or None in {r.client for r in tables}:
+            raise self._apart(term, tables, what)
+        labels = " and ".join(r.label for r in tables)
+        between = " and ".join(self.old.relations[i].label for i in wanted if i not in reads)
         raise self.draft.error(
-            f"{what} needs columns of {labels} together, and {others} stands between them",
+            f"{what} needs columns of {labels} together, and {between} stands between them",
             term.span,
-            f"join the tables of {read[0].parties[0]} with one another first, in a derived table",
+            f"join the tables of {tables[0].parties[0]} with one another first, in a derived table",
         )
 
     def _foreign(self, term: Term, relations: list[DraftRelation], parties: list[str]) -> PlanError:

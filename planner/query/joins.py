@@ -1,6 +1,5 @@
-"""Joins of FROM: names and conditions of both sides brought together, LEFT JOINs kept in a tree.
-`emit` writes the query that maps their rows.
-"""
+"""Joins of FROM: the names and conditions of both sides, with LEFT JOINs kept in a tree. `emit`
+writes the query that maps their rows."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ CONDITION = "JOIN ... ON a.x = b.y, or USING (column); each row with every row: 
 
 @dataclass(frozen=True)
 class State:
-    """A FROM during reading: the joins so far."""
+    """A FROM while it is read: the joins so far."""
 
     relations: tuple[DraftRelation, ...]
     tree: Group
@@ -97,8 +96,8 @@ class Joiner:
         sides = [join.copy(), join.copy()]
         for part, side in zip(sides, ("LEFT", "RIGHT"), strict=True):
             part.set("side", side)
-        found = [self._joined(left, right, part, known, outer) for part in sides]
-        return [found[0], _without_partner(found[1], left.tree.id, span_of(join.this, self.sql))]
+        parts = [self._joined(left, right, part, known, outer) for part in sides]
+        return [parts[0], _without_partner(parts[1], left.tree.id, span_of(join.this, self.sql))]
 
     def _joined(
         self,
@@ -230,7 +229,7 @@ class Joiner:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A column of each side, joined by their name."""
+    """A column of each side, in a join by name."""
 
     name: str
     left: Term
@@ -244,11 +243,11 @@ class _Pair:
 
 
 def _merged(left: State, right: State, pairs: Sequence[_Pair], side: str) -> tuple[Merged, ...]:
-    """The columns that USING has made, of both sides and of this join."""
+    """The columns that USING makes from both sides, and those of this join."""
     before = (*left.merged, *_moved(right.merged, len(left.items)))
     names = {folded(pair.name) for pair in pairs}
-    kept = tuple(m for m in before if folded(m.name) not in names)
-    made = []
+    not_joined = tuple(m for m in before if folded(m.name) not in names)
+    joined = []
     items = (*left.items, *right.items)
     for pair in pairs:
         old = [m for m in before if folded(m.name) == folded(pair.name)]
@@ -258,8 +257,8 @@ def _merged(left: State, right: State, pairs: Sequence[_Pair], side: str) -> tup
                 places = range(start, start + len(part.items))
                 within |= {p for p in places if items[p].find(pair.name) is not None}
         term = pair.right if side == "RIGHT" else pair.left
-        made.append(Merged(pair.name, tuple(sorted(within)), term))
-    return (*kept, *made)
+        joined.append(Merged(pair.name, tuple(sorted(within)), term))
+    return (*not_joined, *joined)
 
 
 def _moved(merged: Sequence[Merged], by: int) -> tuple[Merged, ...]:
@@ -282,7 +281,7 @@ def _without_partner(state: State, id_: str, span: Span | None) -> State:
 
 
 def _guarded(state: State) -> State:
-    """Return the right side of a LEFT JOIN, with columns that are NULL without a row."""
+    """Return the right side of a LEFT JOIN, with columns that are NULL if a row has no partner."""
     ids = frozenset(state.tree.ids)
     needed: set[str] = set()
 

@@ -103,13 +103,14 @@ class Pusher(Context):
         return clients[0] if len(clients) == 1 else None
 
     def local(self, query: exp.Query, known: Environment) -> exp.Query:
-        """The query as its one client runs it: without party names, with the CTEs that it reads."""
+        """Return the query in the form for its one client: without party names, with the CTEs that
+        it reads."""
         return localized(self, query, known, None)
 
     # -- expressions -------------------------------------------------------------------------------
 
     def term(self, node: exp.Expr, scope: Scope, known: Environment) -> Term:
-        """The expression over the relations' columns."""
+        """Return the expression over the relations' columns."""
         holder = exp.Paren(this=copied(node))
         _Expression(self, scope, known, node).resolve(holder, frozenset())
         return Term(holder.this, span_of(node, self.sql))
@@ -126,7 +127,7 @@ class _Expression:
     """The original expression."""
 
     def resolve(self, parent: exp.Expr, bound: frozenset[str]) -> None:
-        """Replace the names below `parent`; `bound` are variables of lambdas around it."""
+        """Replace the names below `parent`; `bound` are the variables of lambdas around it."""
         if isinstance(parent, exp.Lambda):
             bound |= {folded(variable.name) for variable in parent.expressions}
         for child in list(parent.iter_expressions()):
@@ -251,8 +252,8 @@ def _hint_of_parties(subquery: exp.Query) -> str:
 
 
 def _variable(chain: DottedName) -> exp.Expr:
-    """A variable of a lambda, with fields and calls: `(x).a`, for DuckDB looks for a table in `x.a`
-    first."""
+    """Return a variable of a lambda with its fields and calls, as `(x).a`. DuckDB takes the x of
+    `x.a` for a table first."""
     first, *rest = (word.copy() for word in chain.words)
     target: exp.Expr = exp.Paren(this=first) if rest else first
     for word in rest:

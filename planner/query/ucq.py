@@ -53,7 +53,7 @@ class Feature:
 
     @property
     def pairs(self) -> int:
-        """Return how many pairs `auto` adds at most of which it may be a part; 0 for none."""
+        """Return the maximum number of pairs of `auto` that it can be part of; 0 for none."""
         made = self.transform
         if made is None or made.function != AUTO or made.fitted or self.kind == ARRAY:
             return 0
@@ -112,9 +112,7 @@ class Fragment:
 
     @property
     def links(self) -> bool:
-        """Return whether its rows only match: joined rows with them fail a WHERE or
-        have no label.
-        """
+        """Return whether its rows only match: their joined rows fail a WHERE, or have no label."""
         return self.beside is not None
 
     @cached_property
@@ -176,7 +174,7 @@ class Slot:
 
     @property
     def permuted(self) -> tuple[int, ...]:
-        """Return the places of the features that IMPORTANCE permutes: a curve moves with its
+        """Return the places of the features that IMPORTANCE permutes. A curve moves with its
         number."""
         beside = (CURVE, VALUES)
         return tuple(
@@ -189,15 +187,18 @@ class Slot:
 
     @property
     def refitted(self) -> bool:
-        """Return whether each fit of TUNE encodes it anew, by its training rows."""
+        """Return whether each fit of TUNE encodes it anew, by the fit's training rows."""
         made = (feature.transform for feature in self.features)
         fitted = any(item is not None and item.fitted for item in made)
         return (self.shrunken or fitted) and len(self.clients) == 1
 
     @property
     def paired(self) -> tuple[Feature, ...]:
-        """Return the features that may be in a pair which `auto` adds: none where a party combines
-        its databases, and no categories of several databases, which know each other's as hashes."""
+        """Return the features that pairs of `auto` may contain.
+
+        There are none if a party combines its databases. Categories of several databases are
+        excluded, because the databases know each other's only as hashes.
+        """
         if self.databases != self.clients:
             return ()
         shared = len(self.clients) > 1
@@ -206,13 +207,14 @@ class Slot:
 
     @property
     def pairs(self) -> int:
-        """Return how many pairs of its features `auto` adds at most; 0 of fewer than two."""
+        """Return the maximum number of pairs of its features that `auto` adds; 0 for fewer than two
+        features."""
         counts = [feature.pairs for feature in self.paired]
         return max(counts) if len(counts) > 1 else 0
 
     @property
     def crossings(self) -> int:
-        """Return how many pairs there are of the features that may be in one."""
+        """Return the number of pairs of the features that pairs may contain."""
         return len(self.paired) * (len(self.paired) - 1) // 2
 
     @property
@@ -350,15 +352,14 @@ class Ucq:
 
     @property
     def leading(self) -> int | None:
-        """The slot of the target if it has features, or else the first slot that has; None without
-        features.
-        """
+        """Return the slot of the target if it has features, or else the first slot that has; None
+        without features."""
         slots = [slot for slot in self.slots if slot.features]
         return next((s.index for s in slots if s.target), slots[0].index if slots else None)
 
     @property
     def mapped(self) -> tuple[int, ...]:
-        """Slots that the mapping uses for more than a link."""
+        """Return the slots that the mapping uses for more than a link."""
         return tuple(
             s.index
             for s in self.slots
@@ -390,9 +391,8 @@ def groups_of(select: exp.Expr) -> exp.Subquery | None:
 
 
 def as_written(value: exp.Expr, select: exp.Select) -> exp.Expr:
-    """Return an expression of a fragment's SELECT, with what the query has in place of columns of
-    derived tables that the planner named.
-    """
+    """Return an expression of a fragment's SELECT, with the query's own text in place of columns
+    that the planner named."""
     holder = exp.Paren(this=value.copy())
     items = [select.args["from_"].this, *(join.this for join in select.args.get("joins") or [])]
     derived = {item.alias: item.this for item in items if isinstance(item, exp.Subquery)}
@@ -423,18 +423,17 @@ Node = TypeVar("Node", bound=exp.Expr)
 
 
 def placed(expression: Node, span: Span | None) -> Node:
-    """The expression, marked with its place in the statement."""
+    """Return the expression, marked with its place in the statement."""
     if span is not None:
         expression.meta[PLACE] = span
     return expression
 
 
 def found(ucq: Ucq, client: str, at: str) -> tuple[str, Span | None] | None:
-    """Return the words for `at`, from a client's Failure, and its place in the statement; None if
-    `client` does not evaluate it.
+    """Return the words for `at`, from a client's Failure, and its place in the statement.
 
-    `at` is three numbers: slot, fragment, and part of its SELECT: the columns, then the conditions
-    of WHERE.
+    `at` is three numbers: slot, fragment, and part of its SELECT. Parts are the columns, then the
+    conditions of WHERE. Return None if `client` does not evaluate it.
     """
     match = _AT.fullmatch(at)
     if match is None:

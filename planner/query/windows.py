@@ -1,14 +1,16 @@
 """Windows between two parties' days or whole numbers, as equalities.
 
-`l.day BETWEEN v.day - 7 AND v.day` holds where one of `l.day`, `l.day + 1`, ..., `l.day + 7` equals
-`v.day`, and then exactly one does. So the rows of one table are repeated with each of these keys,
-and joined by equality: each pair of rows within the window is there once. `v.id = l.x OR v.id =
-l.y` holds likewise where one of the distinct values of `l.x` and `l.y` is `v.id`.
+`l.day BETWEEN v.day - 7 AND v.day` holds if one of `l.day`, `l.day + 1`, ..., `l.day + 7` equals
+`v.day`. Then exactly one of them does. So the rows of one table are repeated, one with each of
+these keys, and joined by equality. Each pair of rows within the window occurs once.
 
-`Step` is such a window in a subquery. `u.day BETWEEN t.day - 7 AND t.day` holds where `t.day` is
-one of `u.day`, `u.day + 1`, ..., `u.day + 7`, and then of exactly one. So the subquery's rows are
-joined with the numbers 0 to 7, and `u.day` plus the number equals `t.day`: each row of outside
-meets each row in its window once.
+`v.id = l.x OR v.id = l.y` holds in the same way if one of the distinct values of `l.x` and `l.y` is
+`v.id`.
+
+`Step` is such a window in a subquery. `u.day BETWEEN t.day - 7 AND t.day` holds if `t.day` is one
+of `u.day`, `u.day + 1`, ..., `u.day + 7`, and then exactly one. So the subquery's rows are joined
+with the numbers 0 to 7, and `u.day` plus the number equals `t.day`. Each outer row meets each row
+in its window once.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def join_windows(draft: Draft) -> Draft:
 
 
 class Reads(Protocol):
-    """Function that tells which tables an expression reads."""
+    """Function that returns the tables which an expression reads."""
 
     def reads(self, term: Term) -> tuple[int, ...]:
         """Return numbers of the tables."""
@@ -110,12 +112,12 @@ class Window:
 
     @property
     def width(self) -> int | None:
-        """The number of its values; None if an end is open."""
+        """Return the number of its values; None if an end is open."""
         return None if self.low is None or self.high is None else self.high - self.low + 1
 
     @property
     def turned(self) -> Window:
-        """The same for `minus - plus`."""
+        """Return the same window, of `minus - plus`."""
         low = None if self.high is None else -self.high
         high = None if self.low is None else -self.low
         times = self.times[::-1]
@@ -137,7 +139,7 @@ class Window:
 
 @dataclass(frozen=True)
 class _Place:
-    """Conditions that hold together, and how the tree has others in their place."""
+    """Conditions that hold together, and a function that replaces them in the tree."""
 
     conditions: tuple[Term, ...]
     inside: frozenset[int]
@@ -154,24 +156,26 @@ def _with_one_window(draft: Draft, block: DraftBlock, remarks: list[str]) -> Dra
             if window is None or not _is_apart(block, place, window):
                 continue
             window = min(window, window.turned, key=lambda w: w.pair)
-            known, terms = windows.get(window.pair, (window, []))
-            windows[window.pair] = known.within(window), [*terms, term]
+            earlier, terms = windows.get(window.pair, (window, []))
+            windows[window.pair] = earlier.within(window), [*terms, term]
         for window, terms in windows.values():
-            done = _joined(draft, block, place, window, terms, remarks)
-            if done is not None:
-                return done
+            replaced = _joined(draft, block, place, window, terms, remarks)
+            if replaced is not None:
+                return replaced
         for term in place.conditions:
-            done = _chosen(draft, block, place, term, remarks)
-            if done is not None:
-                return done
+            replaced = _chosen(draft, block, place, term, remarks)
+            if replaced is not None:
+                return replaced
     return None
 
 
 def _chosen(
     draft: Draft, block: DraftBlock, place: _Place, term: Term, remarks: list[str]
 ) -> DraftBlock | None:
-    """Return the block with an equality in place of `b.x = a.k OR b.y = a.k`: each row of b is
-    there once for each of its distinct keys, x and y. None for other conditions.
+    """Return the block with an equality in place of `b.x = a.k OR b.y = a.k`.
+
+    Each row of b is repeated, once for each of its distinct keys x and y. Return None for other
+    conditions.
     """
     choice = _choice(term.expression)
     if choice is None:
@@ -202,12 +206,12 @@ def _chosen(
         block, repeated, [Term(distinct, term.span)], fresh, "one of the keys"
     )
     equality = Term(exp.EQ(this=operand(value.copy()), expression=name), term.span)
-    kept = tuple(other for other in place.conditions if other is not term)
+    remaining = tuple(other for other in place.conditions if other is not term)
     remarks.append(
         f"{block.relations[repeated].name} sends {len(keys)} keys for each row, of which one or "
         "another is to be equal"
     )
-    return replace(block, tree=place.put((*kept, equality)))
+    return replace(block, tree=place.put((*remaining, equality)))
 
 
 def _choice(condition: exp.Expr) -> tuple[exp.Expr, list[exp.Expr]] | None:
@@ -314,16 +318,16 @@ def _joined(
     block, (name,) = with_rows(block, repeated, [key], _fresh(block), f"a {unit} of the window")
     sides = operand(window.plus.copy()), name
     equality = Term(exp.EQ(this=sides[0], expression=sides[1]), span)
-    kept = tuple(term for term in place.conditions if term not in terms)
+    remaining = tuple(term for term in place.conditions if term not in terms)
     remarks.append(
         f"{block.relations[repeated].name} sends {high - low + 1} keys for each row: one for each "
         f"{unit} of a window"
     )
-    return replace(block, tree=place.put((*kept, equality)))
+    return replace(block, tree=place.put((*remaining, equality)))
 
 
 def _with_used_columns(block: DraftBlock, at: int) -> DraftBlock:
-    """Return the block with no columns of the relation that it does not read."""
+    """Return the block without the columns of the relation that the block does not read."""
     relation = block.relations[at]
     shown = (*block.outputs, *block.identifiers, *block.sorted_by)
     terms = (*(o.term for o in shown), *block.tree.terms(), *(term for _, term in block.kept))
@@ -347,10 +351,10 @@ def _is_governed(draft: Draft, block: DraftBlock, at: int) -> bool:
 def _cost(
     draft: Draft, block: DraftBlock, place: _Place, at: int, target: Term | None
 ) -> tuple[bool, bool, bool, int]:
-    """Return what speaks against repeating the rows of a relation, most weighty first."""
+    """Return the reasons against repeating the rows of a relation, the strongest first."""
     rows = [source.rows for b in block.relations[at].branches for source in b.sources]
-    known = [number for number in rows if number is not None]
-    size = sum(known) if len(known) == len(rows) else 10**9
+    known_rows = [number for number in rows if number is not None]
+    size = sum(known_rows) if len(known_rows) == len(rows) else 10**9
     has_target = target is not None and at in block.reads(target)
     is_outside = place.is_on and at not in place.inside
     return is_outside, has_target, _is_governed(draft, block, at), size
@@ -359,7 +363,7 @@ def _cost(
 def _are_times(
     draft: Draft, block: DraftBlock, times: Iterable[exp.Expr], ends: Iterable[int]
 ) -> bool:
-    """Return whether all of the times are without a time zone at each database."""
+    """Return whether none of the times has a time zone at any database."""
     return all(
         {*draft.types(block.relations[at], [Term(time, block.relations[at].span)])[0]} <= TIMES
         for time, at in zip(times, ends, strict=False)
@@ -369,16 +373,17 @@ def _are_times(
 def _kind(
     draft: Draft, block: DraftBlock, values: Iterable[exp.Expr], ends: Iterable[int]
 ) -> str | None:
-    """Return DATE, BIGINT or HUGEINT, in which both values are at each database; else None."""
-    found = (
+    """Return DATE, BIGINT or HUGEINT, the type for both values at each database; else None."""
+    types_of_values = (
         draft.types(block.relations[at], [Term(value, block.relations[at].span)])[0]
         for value, at in zip(values, ends, strict=True)
     )
-    return kind_of(types_ for told in found for types_ in told)
+    return kind_of(types_ for types_of_value in types_of_values for types_ in types_of_value)
 
 
 def kind_of(given: Iterable[str]) -> str | None:
-    """Return DATE, BIGINT or HUGEINT, in which values of these types are subtracted; else None."""
+    """Return DATE, BIGINT or HUGEINT, the type in which values of these types are subtracted; else
+    None."""
     kinds = {types.normal(type_) for type_ in given}
     if kinds == {"DATE"}:
         return "DATE"
@@ -453,7 +458,7 @@ class _Sum:
 
 
 def window_of(block: Reads, condition: exp.Expr) -> Window | None:
-    """Return the window that a condition is; None for other conditions."""
+    """Return the window that a condition states; None for other conditions."""
     condition = condition.unnest()
     if isinstance(condition, exp.Between):
         if condition.args.get("symmetric"):
@@ -473,13 +478,13 @@ def window_of(block: Reads, condition: exp.Expr) -> Window | None:
             bound = _sum(block, other) if way in (exp.LT, exp.LTE) else None
             if bound is None or bound.plus or bound.minus:
                 return None
-            found = _compared(block, way, size, _number(bound.number))
-            return None if found is None else found.within(_negative(found))
+            bounded = _compared(block, way, size, _number(bound.number))
+            return None if bounded is None else bounded.within(_negative(bounded))
     return _compared(block, kind, *sides)
 
 
 def _negative(window: Window) -> Window:
-    """Return the window of which the absolute value is within the other."""
+    """Return the window of a value from the window of its absolute value."""
     assert window.high is not None
     return replace(window, low=-window.high, high=None)
 
@@ -490,7 +495,7 @@ def _number(value: int) -> exp.Expr:
 
 
 def _size(block: Reads, node: exp.Expr) -> exp.Expr | None:
-    """Return x of `abs(x)`, if several relations decide it."""
+    """Return x of `abs(x)`, if x reads several relations."""
     inner = node.unnest()
     if not isinstance(inner, exp.Anonymous) or function_name(inner) != "abs":
         return None
@@ -502,38 +507,38 @@ def _compared(block: Reads, kind: type[exp.Expr], left: exp.Expr, right: exp.Exp
     sums = _sum(block, left), _sum(block, right)
     if sums[0] is None or sums[1] is None:
         return None
-    found = sums[0] + -sums[1]
-    if len(found.plus) != 1 or len(found.minus) != 1:
+    difference = sums[0] + -sums[1]
+    if len(difference.plus) != 1 or len(difference.minus) != 1:
         return None
-    plus, minus = found.plus[0], found.minus[0]
+    plus, minus = difference.plus[0], difference.minus[0]
     if _relation(block, plus) == _relation(block, minus):
         return None
-    least = -found.number
+    bound = -difference.number
     bounds: dict[type[exp.Expr], tuple[int | None, int | None]] = {
-        exp.GTE: (least, None),
-        exp.GT: (least + 1, None),
-        exp.LTE: (None, least),
-        exp.LT: (None, least - 1),
+        exp.GTE: (bound, None),
+        exp.GT: (bound + 1, None),
+        exp.LTE: (None, bound),
+        exp.LT: (None, bound - 1),
     }
     low, high = bounds[kind]
-    if found.is_diff:  # which is NULL
+    if difference.is_diff:  # date_diff() of an infinite day is NULL
         at_infinity = False
     elif len(sums[0].plus) + len(sums[0].minus) == 1:  # infinity plus a number is infinity
         at_infinity = kind in (exp.GTE, exp.LTE)
     else:
         at_infinity = (low is None or low <= 0) and (high is None or high >= 0)
-    times = (*found.plus_times, *found.minus_times)
-    return Window(plus, minus, low, high, found.has_days, at_infinity, times)
+    times = (*difference.plus_times, *difference.minus_times)
+    return Window(plus, minus, low, high, difference.has_days, at_infinity, times)
 
 
 def _sum(block: Reads, node: exp.Expr) -> _Sum | None:
     """Return the expression as a sum; None for other forms."""
     node = node.unnest()
-    found = _parts(block, node)
+    sum_ = _parts(block, node)
     if len(block.reads(Term(node, None))) != 1:
-        return found
-    single = found is not None and len(found.plus) == 1 and not found.minus
-    return found if single else _Sum((node,))
+        return sum_
+    single = sum_ is not None and len(sum_.plus) == 1 and not sum_.minus
+    return sum_ if single else _Sum((node,))
 
 
 def _parts(block: Reads, node: exp.Expr) -> _Sum | None:
@@ -589,11 +594,11 @@ def _days(node: exp.Interval) -> _Sum | None:
     if not isinstance(value, exp.Literal):
         return None
     text = value.this if unit is None else f"{value.this} {unit.name}"
-    found = _DAYS.fullmatch(text.strip())
-    if found is None:
+    match = _DAYS.fullmatch(text.strip())
+    if match is None:
         return None
-    size = 7 if found[2].lower().startswith("week") else 1
-    return _Sum(number=sign * size * int(found[1]), has_days=True)
+    size = 7 if match[2].lower().startswith("week") else 1
+    return _Sum(number=sign * size * int(match[1]), has_days=True)
 
 
 _NUMBERS, _STEP = f"{RESERVED}steps_", f"{RESERVED}step"
@@ -602,7 +607,7 @@ _NUMBERS, _STEP = f"{RESERVED}steps_", f"{RESERVED}step"
 
 @dataclass(frozen=True)
 class Sides:
-    """The two sides of a condition of a subquery: 0 for its rows, 1 for those of outside."""
+    """The two sides of a condition of a subquery: 0 for its rows, 1 for outer rows."""
 
     is_inside: Callable[[exp.Expr], bool]
     """Return whether an expression reads rows of the subquery alone."""
@@ -618,11 +623,11 @@ class Sides:
         return (1,) if self.is_outside(node) else (0, 1)
 
     def window(self, condition: exp.Expr) -> Window | None:
-        """Return the window that a condition is, of a value of outside minus one of the rows."""
-        found = window_of(self, condition)
-        if found is None:
+        """Return the window that a condition states, of an outer value minus one of the rows."""
+        stated = window_of(self, condition)
+        if stated is None:
             return None
-        return found if self.reads(Term(found.minus, None)) == (0,) else found.turned
+        return stated if self.reads(Term(stated.minus, None)) == (0,) else stated.turned
 
 
 @dataclass(frozen=True)
@@ -636,7 +641,7 @@ class Step:
 
     @property
     def join(self) -> exp.Join:
-        """The numbers, to be joined with the rows."""
+        """Return the numbers, to be joined with the rows."""
         low, high = (exp.Literal.number(n or 0) for n in (self.window.low, self.window.high))
         end = exp.Add(this=high, expression=exp.Literal.number(1))
         each = system_call("unnest", system_call("range", low, end))
@@ -648,7 +653,7 @@ class Step:
 
     @property
     def key(self) -> exp.Expr:
-        """The value of the rows plus a number of the window."""
+        """Return the value of the rows plus a number of the window."""
         value = self.window.minus
         if self.kind != "DATE":
             return exp.Add(this=trees.cast(value, self.kind), expression=self._number)
@@ -658,7 +663,8 @@ class Step:
 
     @property
     def test(self) -> exp.Expr | None:
-        """The condition that an infinite day fulfils with one number at most; None for numbers."""
+        """Return the condition by which an infinite day matches at most one number; None for
+        numbers."""
         if self.kind != "DATE":
             return None
         finite = system_call("isfinite", self.window.minus.copy())
@@ -673,8 +679,9 @@ class Step:
 
 
 def step_of(window: Window, types: Iterable[str], times: Iterable[str], place: int) -> Step | None:
-    """Return the step of a window between values of these types, which count hours and the like of
-    `times`; None if there is none.
+    """Return the step of a window between values of these types; None if there is none.
+
+    `times` are the types of the times whose hours, months and other units the values count.
     """
     kind = kind_of(types)
     width = window.width
