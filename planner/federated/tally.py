@@ -51,8 +51,7 @@ class Tally:
             self._taken[client] = message.rows.tolist()
         self.sums[client, message.slot, message.kind, direction].add(message)
 
-    # -- lookups
-    # --------------------------------------------------------------------------------------
+    # -- lookups -----------------------------------------------------------------------------------
 
     def of(self, kinds: tuple[str, ...], client: Client | None, slot: int | None) -> Sum:
         """Return the sum of all messages of these kinds, at a client and slot or at all of them."""

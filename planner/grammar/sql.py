@@ -368,8 +368,7 @@ class Parser(Operators):
     def _warn_unsupported(self) -> None:
         """Write nothing to the log: an error says what is not expected."""
 
-    # -- operands
-    # -------------------------------------------------------------------------------------
+    # -- operands ----------------------------------------------------------------------------------
 
     def _parse_type(
         self, parse_interval: bool = True, fallback_to_identifier: bool = False

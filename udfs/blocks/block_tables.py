@@ -326,8 +326,7 @@ def _listed(
     return sql.fetch(cursor, _listing(catalog, kind, tuple(columns)))
 
 
-# -- statements, which a client runs repeatedly
-# ------------------------------------------------------
+# -- statements, which a client runs repeatedly ----------------------------------------------------
 
 
 @lru_cache(maxsize=64)

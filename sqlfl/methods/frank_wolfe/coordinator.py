@@ -362,8 +362,7 @@ class FrankWolfe:
             if ending is not None:
                 return
 
-    # -- requests
-    # -------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def _set_sketch(self) -> SketchedColumns:
         """J, and which of their rows is in which joined row: these are numbered by chance."""
@@ -448,8 +447,7 @@ class FrankWolfe:
         }
         self._conversation.tell(told)
 
-    # -- steps
-    # ----------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     def _best(self, slopes: Array) -> tuple[int, int] | None:
         """Return the candidate along which the loss falls fastest: its number, and 1 or -1."""
