@@ -1,14 +1,16 @@
-"""Training on the generated sets: seconds, bytes and peak memory, and how near the best it comes.
+"""Training on the generated sets: seconds, bytes and peak memory, and the distance from the
+optimum.
 
-A row per algorithm, each in a process of its own, whose peak of resident memory is all of it:
-parties, coordinator and Python together. 15 % of the label's rows are held out; their metrics stand
-beside those of the probabilities that labels were drawn by, which no model can beat but by chance.
+The table has a row per algorithm. Each row is a process of its own; its peak of resident memory
+covers parties, coordinator and Python together. 15 % of the label's rows are held out. Their
+metrics stand beside those of the true probabilities of the labels, which a model can beat only by
+chance.
 
     python benchmarks/generated.py mimic|yelp [--scale 0.01] [--folder where databases go]
         [--algorithms lbfgs admm sgd] [--kind mlp_classifier] [--memory 2GB] [--threads 2]
 
-`--memory` and `--threads` are what each party's DuckDB may use; what it has beyond that it keeps on
-disk, in the folder. The arrays of the engine are not in it.
+`--memory` and `--threads` limit the DuckDB of each party, which keeps further data on disk, in the
+folder. The arrays of the engine are not limited.
 """
 
 from __future__ import annotations

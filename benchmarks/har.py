@@ -1,11 +1,13 @@
 """Classifiers of five and six classes, federated beside centralised: accuracy on rows held out.
 
-Models: softmax_regression beside scikit-learn's, which has the same optimum, and mlp_classifier
-beside the same network of towers in torch, with the same objective, optimizer, batches and epochs.
-A network's accuracy is the mean over seeds, since it depends on where it starts.
+Models: softmax_regression is compared with scikit-learn's, which has the same optimum.
+mlp_classifier is compared with the same network of towers in torch. Objective, optimizer, batches
+and epochs are the same. A network's accuracy is the mean over seeds, since it depends on its random
+start.
 
-Tasks: the UCI's Human Activity Recognition with accelerometer and gyroscope at two parties, each of
-30 clients, one a person, tested on persons that were not trained on; and the stars of MovieLens-1M.
+Tasks: the UCI's Human Activity Recognition, and the stars of MovieLens-1M. The first has the
+accelerometer and the gyroscope at two parties. Each party has 30 clients, one for each person. The
+test rows are of persons that were not trained on.
 
     python benchmarks/har.py [--har folder] [--movielens folder] [--seeds 3] [--threads 2]
 

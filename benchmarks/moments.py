@@ -1,30 +1,37 @@
-"""Private regression by `algorithm = 'moments'`: what ε costs, over tasks of several shapes.
+"""Private regression by `algorithm = 'moments'`: the cost of ε, over tasks of several shapes.
 
     python benchmarks/moments.py [--data FOLDER] [--only air,late] [--seeds 1,2,3,4,5]
         [--epsilons 1,4,8] [--rounds 1] [--wide 5] [--work FOLDER] [--page FILE]
 
-`air` (minutes in the air), `late` (more than 15 minutes late), `few` and `few late` (2000 flights),
-`some` and `some late` (5000 flights) and `weather` (a flight with every hour of its day, many to
-many) are over nycflights13, which lies in examples/data. `ml` (MovieLens-1M, movies by genre),
-`phishing` and `har` need a FOLDER with movielens-1m/*.parquet, phishing/phishing.parquet and
-uci-har/windows.parquet. `july` (more than 30 minutes late, by every hour of the day's weather, many
-to many) and `har` (is somebody walking upstairs, by 20 columns at each of two parties) were not
-looked at while the method was built. `independent`, `suppression` and `sums` are made up. Rows for
-testing are a fifth that a hash chooses; of `har` they are other people's.
+Some tasks are over nycflights13, in examples/data: `air` (minutes in the air), `late` (more than 15
+minutes late), `few` and `few late` (2000 flights), `some` and `some late` (5000 flights), and
+`weather` (a flight with every hour of its day, many to many).
 
-Seeds draw the made-up tables and the noise of AdaSSP. The noise of the product has no seed, so its
-runs cannot be repeated to the digit. All tasks run with the first seed, then with the next. Every
-run is kept as it ends in moments.json of --work, and not made again; `--render` makes tables of
-what is there.
+`ml` (MovieLens-1M, movies by genre), `phishing` and `har` need a FOLDER with
+movielens-1m/*.parquet, phishing/phishing.parquet and uci-har/windows.parquet.
+
+Two tasks were not used while the method was built. `july` is about flights more than 30 minutes
+late, by every hour of the day's weather, many to many. `har` asks whether somebody walks upstairs,
+by 20 columns at each of two parties.
+
+`independent`, `suppression` and `sums` are synthetic. A hash selects a fifth of the rows for
+testing; the test rows of `har` are of other people.
+
+Seeds draw the synthetic tables and the noise of AdaSSP. The noise of the product has no seed, so
+its runs cannot be repeated to the digit. All tasks run with the first seed, then with the next.
+Each run is stored in moments.json of --work when it ends, and not repeated; `--render` makes tables
+of the runs so far.
 
 `--rounds` is the option of the method; without it, the method's own default holds.
 
-`AdaSSP` is what one place could do that holds the joined table (Wang, 2018: ridge regression by
-noised sufficient statistics, the ridge by a noised smallest eigenvalue), for the same change: of
-one row of a table, which is in as many joined rows as its fan-out, of all tables the largest. Its
-joined rows weigh min(1, cap / n), n being the largest fan-out of a joined row's table rows, with
-the cap, by the join graph alone, that has the least noise. Labels are cut at their 99 % quantile.
-`--wide 5` makes all ranges of numbers five times as wide as what is known of them.
+`AdaSSP` is the alternative for one place that holds the joined table (Wang, 2018). It is ridge
+regression by noised sufficient statistics; a noised smallest eigenvalue sets the ridge. It protects
+the same change: one row of a table, which is in as many joined rows as its fan-out; the largest
+fan-out of all tables counts. Let n be the largest fan-out of a joined row's table rows. The joined
+row has the weight min(1, cap / n). The cap is the one with the least noise, by the join graph
+alone. Labels are cut at their 99 % quantile.
+
+`--wide 5` makes all ranges of numbers five times as wide as the known ranges.
 """
 
 from __future__ import annotations
@@ -374,8 +381,10 @@ def _columns(names: list[str], table: dict[str, np.ndarray], task: Task) -> np.n
 def _joined(
     task: Task, folder: Path, seed: int
 ) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
-    """Return X and y of the rows to train on and of those for the test, and the largest fan-out of
-    the table rows that each of the first is made of."""
+    """Return X and y of the training rows and of the test rows.
+
+    Return also the largest fan-out of the table rows that each training row is made of.
+    """
     con = duckdb.connect()
     for party, database in task.parties(folder, seed).items():
         con.execute(f"CREATE SCHEMA {party}")
@@ -400,8 +409,8 @@ def _joined(
 
 
 def _changes(task: Task) -> tuple[float, float]:
-    """Return how far another row of a table moves z zᵀ and z of a joined row, z = (x, 1), of all
-    tables the most."""
+    """Return the largest change of z zᵀ and of z by another row of one table, where z = (x, 1) is a
+    joined row."""
     numbers: dict[str, int] = {}
     categories: dict[str, int] = {}
     for alias, column, name in re.findall(r"(\w+)\.(\w+)(?: AS (\w+))?", task.query):
@@ -463,7 +472,7 @@ def _score(task: Task, predicted: np.ndarray, truth: np.ndarray) -> float:
 
 
 def widened(task: Task, by: float) -> Task:
-    """The task with ranges of numbers as many times as wide, about their middle."""
+    """Return the task with ranges of numbers that are wider by this factor, about their middle."""
 
     def wider(bounds: list) -> list:
         if isinstance(bounds[0], str):
@@ -475,7 +484,8 @@ def widened(task: Task, by: float) -> Task:
 
 
 def tables(runs_by_key: dict[str, Any]) -> str:
-    """Markdown: a row for each task, with mean and worst run of each ε; AdaSSP's beneath."""
+    """Return Markdown: a row for each task, with the mean and the worst run of each ε, and AdaSSP's
+    below."""
     names = list(dict.fromkeys(name.split("/")[0] for name in runs_by_key))
     epsilons = [str(e) for e in EPSILONS if any(n.split("/")[1] == f"{e:g}" for n in runs_by_key)]
     rows = []

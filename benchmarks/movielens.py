@@ -1,13 +1,13 @@
 """MovieLens-1M as TablePuppet prepares it: a row per movie and genre, 85/15 by joined row.
 
-`shop.ratings` has a row per joined row (a rating and one of the movie's genres), so that
-`validation_fraction` draws joined rows, and the history has the test RMSE of every epoch. It has
-no features, so it takes no part in the rounds of training: one client holds it in all runs, which
-gives all of them one split. `members.users` and `studio.movies` have one client, `members2` and
+`shop.ratings` has a row per joined row: a rating and one of the movie's genres. So
+`validation_fraction` draws joined rows, and the history has the test RMSE of every epoch. The table
+has no features, and takes no part in the rounds of training. One client holds it in all runs, so
+all runs have the same split. `members.users` and `studio.movies` have one client; `members2` and
 `studio2` hold the same rows in two halves.
 
-The data may not be passed on: it is read from a folder of Parquet files, and what is made of it
-stays in the folder of work, whose databases keep the secret of the split between processes.
+The data may not be passed on. It is read from a folder of Parquet files. The prepared data stays in
+the folder of work, whose databases keep the secret of the split between processes.
 """
 
 from __future__ import annotations

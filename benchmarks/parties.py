@@ -3,8 +3,8 @@
     python benchmarks/parties.py many --parties 500 [--algorithm sgd] [--joined]
     python benchmarks/parties.py stragglers [--rows 5000] [--within 1e-3] [--times 3]
 
-`many`: so many parties of 200 rows in this process, each with a database in memory, and a UNION ALL
-over them; with `--joined` each branch joins the tables of two parties.
+`many`: `--parties` parties of 200 rows in this process, each with a database in memory, and a UNION
+ALL over them. With `--joined` each branch joins the tables of two parties.
 
 `stragglers`: the price of a party that is late, by the option `stragglers`. Four parties in this
 process have tables with correlated columns. The steps of one take longer, as its transport sleeps:

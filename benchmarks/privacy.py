@@ -10,8 +10,8 @@ work are those of tablepuppet.py.
 late? The tables are of an airline in three databases, a weather service and an aircraft registry.
 Labels alone are protected; moments.py protects features too.
 
-Every run is kept as it ends in a file of the folder of work, and not made again; `--render` makes
-the tables of the runs that are there.
+Each run is stored in a file of the folder of work when it ends, and not repeated. `--render` makes
+the tables of the runs so far.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
 """The secret that a client's label noise follows from, made once and kept for good.
 
-Were it made anew in each session, the same labels would be noised again and again, and a majority
-of the answers would tell them. So it is on disk before the first noised label leaves, where no
-DROP, no failure and no clearing up of blocks reaches it, and it does not depend on the coordinator.
+A new secret in each session would noise the same labels again and again, and a majority of the
+noised labels would disclose the true ones. So the secret is on disk before the first noised label
+leaves. No DROP, no failure and no clearing of blocks removes it, and it does not depend on the
+coordinator.
 
-It is looked for in the database of the tables itself, then in a file beside that, then in the
-client's store. Where there is none, it is made in the store if there is one, else in the database
-if that keeps blocks of models, else in the file beside it: what nobody has said sqlfl may write
-into gets no schema. A database in memory, or one that may only be read, has no place of its own;
-without a store its secret goes with the session.
+It is searched for in the database of the tables, then in a file beside that, then in the client's
+store. A missing secret is made in the store if there is one, else in the database if that keeps
+blocks of models, else in the file beside it. A database gets no schema unless its owner lets sqlfl
+write into it.
+
+A database in memory has no place for the secret, and neither has one that is opened read-only.
+Without a store, their secret ends with the session.
 """
 
 from __future__ import annotations
@@ -118,11 +121,11 @@ def label_secret(
     source: Database | None = None,
     stored: Database | None = None,
 ) -> LabelSecret:
-    """Of the client whose source is `con`.
+    """Return the secret of the client whose source is `con`.
 
-    keeps : the source keeps blocks of models. given : the caller has opened the source, so that
-    read-only is what was asked for; else sqlfl has opened its path. source, stored : the current
-    databases of `con` and of `store`, where they have been asked for already.
+    keeps : the source keeps blocks of models. given : the caller has opened the source, so
+    read-only is the caller's wish; else sqlfl has opened its path. source, stored : the current
+    databases of `con` and of `store`, if the caller knows them.
     """
     source = source or current_database(con)
     places: list[SecretPlace] = []
