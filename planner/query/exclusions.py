@@ -23,7 +23,7 @@ _SPECIAL = frozenset(
 
 @dataclass(frozen=True)
 class _Fact:
-    """What a condition says of an expression: one of some outcomes of a test, or a range."""
+    """Fact that a condition states about an expression: outcomes of a test, or a range."""
 
     text: str
     outcomes: frozenset[str] = frozenset()

@@ -101,11 +101,11 @@ def _parts(draft: Draft, block: DraftBlock, terms: list[Term]) -> list[DraftBloc
     homes = _homes(draft, waiting[0].block)
     while waiting:
         part = waiting.pop(0)
-        found = _first(draft, part.block, homes)
-        if found is None:
+        choice = _first(draft, part.block, homes)
+        if choice is None:
             done.append(part)
             continue
-        term, test = found
+        term, test = choice
         outcomes = test.outcomes
         _check(draft, block, term, len(done) + len(waiting) + len(outcomes))
         terms.append(term)

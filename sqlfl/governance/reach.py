@@ -52,7 +52,7 @@ class Means:
     """Means of many, and places, that a run's rows have."""
 
     of_table: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """For each base table the name in the query, and a text of the rows that they are of."""
+    """Name in the query of each base table, and a text of the rows that its means are of."""
     bases: dict[str, frozenset[str]] = field(default_factory=dict)
     """Base tables of the tables and views that the run's queries name."""
     windows: dict[tuple[str, ...], tuple[Node, ...]] = field(default_factory=dict)

@@ -303,7 +303,7 @@ def test_a_view_is_known_by_the_tables_that_it_read(
 def test_rows_of_views_that_share_a_table(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
 ) -> None:
-    """In one run too, and of a table of few rows. With a copy of it they are apart."""
+    """Check one run too, and a table of few rows. A copy of the table is another table."""
     clinic.execute("CREATE TABLE wards AS SELECT 'w' || i AS ward, i AS beds FROM range(4) AS r(i)")
     clinic.execute("CREATE VIEW ill AS SELECT p.*, beds FROM patients AS p JOIN wards USING (ward)")
     clinic.execute("CREATE TABLE visits AS SELECT pid, ward, 2 * bmi AS cost FROM patients")

@@ -51,8 +51,8 @@ class Partners:
     fragments: tuple[int, int]
     """A fragment of either slot that has the key."""
     counts: tuple[Array, Array]
-    """For the left and the right slot, the number of partners of each of its tables' rows in blocks
-    with the join: int64 (n,)."""
+    """Number of partners of each row of the left and of the right slot's tables, in blocks with the
+    join: int64 (n,)."""
     values: tuple[int, int]
     """Number of distinct keys of either slot."""
     known: tuple[bool, bool]
@@ -102,13 +102,13 @@ def table_rows(slot: Slot, codes: SlotCodes, key: int | None = None) -> TableRow
     rows_of: dict[int, Array] = {}
     for index, whole in wholes.items():
         rows = np.flatnonzero(codes.among(members[index]))
-        own, other = readings[index], readings[whole]
+        part, other = readings[index], readings[whole]
         alone = rows
         if index != whole:
             theirs = rows_of[whole]
-            shared = [k for k in slot.keys if own.keys[k] == other.keys[k]]
+            shared = [k for k in slot.keys if part.keys[k] == other.keys[k]]
             columns = [codes.keys[k] for k in shared]
-            if len(members[index]) > 1 and own.kept == other.kept:
+            if len(members[index]) > 1 and part.kept == other.kept:
                 columns.append(codes.among(members[index][1:]) | codes.among(members[whole][1:]))
             match, exact = _paired(
                 [c[theirs] for c in columns], [c[rows] for c in columns],
@@ -116,7 +116,7 @@ def table_rows(slot: Slot, codes: SlotCodes, key: int | None = None) -> TableRow
             )  # fmt: skip
             known &= exact and len(shared) == len(slot.keys)
             if slot.target and len(members[index]) > len(members[whole]):
-                known &= own.conditions == other.conditions  # it has rows without a label
+                known &= part.conditions == other.conditions  # it has rows without a label
             ids[rows[match >= 0]] = ids[theirs[match[match >= 0]]]
             alone = rows[match < 0]
         ids[alone] = number + np.arange(len(alone))
@@ -174,10 +174,10 @@ def _partners(
     for side, other in (sides, sides[::-1]):
         number = np.zeros(len(side.keys), np.int64)
         for place, blocks in enumerate(side.masks):
-            own = np.flatnonzero((side.classes == place) & (side.keys >= 0))
+            places = np.flatnonzero((side.classes == place) & (side.keys >= 0))
             beside = np.array([bool(mask & blocks) for mask in other.masks], bool)
             met = other.keys[beside[other.classes] & (other.keys >= 0)]
-            number[own] = np.bincount(met, minlength=size)[side.keys[own]]
+            number[places] = np.bincount(met, minlength=size)[side.keys[places]]
         taking_part = np.array([mask > 0 for mask in side.masks], bool)
         counts.append(number[taking_part[side.classes]])
     values = [len(np.unique(side.keys[side.keys >= 0])) for side in sides]
@@ -226,9 +226,9 @@ def _side(slot: Slot, codes: SlotCodes, key: int, members: Sequence[Sequence[int
     return _Side(keys, classes, masks, rows.known)
 
 
-def _is_part(own: _Reading, whole: _Reading, key: int | None) -> bool:
+def _is_part(part: _Reading, whole: _Reading, key: int | None) -> bool:
     """Return whether a fragment's rows are among another one's."""
-    return _is_alike(own, whole, key) and own.conditions >= whole.conditions
+    return _is_alike(part, whole, key) and part.conditions >= whole.conditions
 
 
 def _is_alike(one: _Reading, other: _Reading, key: int | None) -> bool:
