@@ -42,7 +42,7 @@ class StudyOptions:
         listed_names("statements", lambda: STATEMENTS),
         (TRAIN, EVALUATE),
         "kinds of statement; 'evaluate' stands for METRICS, ROC, CONFUSION, CALIBRATION and "
-        "RESIDUALS too, which send the same messages",
+        "RESIDUALS too",
         default_text="['train', 'evaluate']",
     )
     kinds: tuple[str, ...] | None = option(
@@ -60,25 +60,24 @@ class StudyOptions:
     epsilon: float | None = option(
         number(0, above=True),
         None,
-        "maximum ε of a row's features in one training; without it they leave in clear",
-        default_text="no noise",
+        "maximum ε of a row's features in one training",
+        default_text="they are sent in clear",
     )
     delta: float = option(number(0, above=True, most=0.5), DELTA, "the δ at which epsilon holds")
     label_epsilon: float | None = option(
         number(0, above=True),
         None,
-        "maximum ε of a row's label in one run; without it labels leave in clear",
-        default_text="no noise",
+        "maximum ε of a row's label in one run",
+        default_text="they are sent in clear",
     )
     rounds: int | None = option(
         integer(1),
         None,
-        "maximum number of rounds of training or scoring in one run; a run whose rounds follow "
-        "from the data is ended there",
+        "maximum number of rounds of one run",
         default_text="those of the owners' policies",
     )
     runs: int = option(
-        integer(1), 0, "maximum number of runs of all statements together", default_text="required"
+        integer(1), 0, "maximum number of runs, all statements together", default_text="required"
     )
     until: dt.datetime | None = option(
         OptionType("a day or a time, as '2030-06-30'", _read),
