@@ -111,24 +111,19 @@ class TrainingPolicy:
     min_rows: int = option(
         integer(1),
         5,
-        "minimum number of rows of a table in the analyst's query, before and after the join; also "
-        "where the query uses the table only for joining",
+        "minimum number of rows of the table in a query, before and after the join",
     )
     min_cell: int = option(
         integer(1),
         3,
-        "minimum number of joined rows of the table for each class of the target, each category of "
-        "a feature, each value of a feature with two values, and its NULLs and the others if there "
-        "are any; also for joined rows without a partner, if no other rows have the value that "
-        "they take. Of a computed feature of at most 40 values, the rows with rare ones (of fewer "
-        "rows than this) must together be as many, and the values of no computed feature may "
-        "depend on fewer rows",
+        "minimum number of joined rows for each class, each category and each of two values of a "
+        "feature, and minimum number of rows on which a computed feature depends",
     )
     min_difference: int | None = option(
         integer(2),
         None,
-        "minimum number of rows by which the row sets of the analyst's runs differ, where they "
-        "differ: for any two runs, and for sums and differences of runs",
+        "minimum number of rows by which two row sets of the analyst's runs, or sums and "
+        "differences of them, differ, where they differ",
         default_text="no such rule",
     )
     max_categories: int = option(
@@ -139,7 +134,7 @@ class TrainingPolicy:
     max_parameter_ratio: float | None = option(
         number(0, above=True),
         None,
-        "maximum ratio of the encoded columns of a table's features to its joined rows",
+        "maximum number of encoded columns of the table's features for each joined row",
         default_text="no limit",
     )
     max_fan_out: int | None = option(
@@ -157,20 +152,18 @@ class TrainingPolicy:
     kinds: tuple[str, ...] | None = option(
         listed_names("kinds of models", lambda: KINDS),
         None,
-        "permitted kinds of models, as the run's proposal declares; the party checks the method, "
-        "targets (classes or numbers), networks and the outputs of linear models against it",
+        "permitted kinds of models, as the run declares",
         default_text="all",
     )
     approval: str = option(
         choice(ALWAYS, FIRST_TIME, NEVER),
         NEVER,
-        "runs that wait for APPROVE REQUEST: each run, each run that differs from those already "
-        "approved, or none",
+        "runs that wait for APPROVE REQUEST: all, those that differ from approved ones, or none",
     )
     runs_per_day: int | None = option(
         integer(1),
         None,
-        "maximum number of the analyst's runs over tables of this database within any 24 hours",
+        "maximum number of the analyst's runs over this database within any 24 hours",
         default_text="no limit",
     )
     hours: str | None = option(
@@ -182,84 +175,76 @@ class TrainingPolicy:
     epsilon: float | None = option(
         number(0, above=True),
         None,
-        "budget: maximum ε of all runs of one analyst together, for each row of the table; "
-        "anything "
-        "computed from its features and labels then leaves noised, or is refused",
+        "budget: maximum ε of all runs of one analyst together, for each row of the table",
         default_text="no account",
     )
     epsilon_total: float | None = option(
         number(0, above=True),
         None,
-        "budget: maximum ε of the runs of all analysts together, for each row of the table; the "
-        "smallest value of all policies under which the table is granted counts",
+        "budget: maximum ε of the runs of all analysts together, for each row of the table",
         default_text="no account",
     )
     delta: float = option(
         OptionType("a number greater than 0 and less than 1", _read_share),
         DELTA,
-        "the δ at which epsilon, epsilon_total and max_epsilon hold",
+        "the δ of epsilon, epsilon_total and max_epsilon",
     )
     per: float | None = option(
         LENGTH,
         None,
-        "epsilon and epsilon_total hold for any window of this length",
+        "the length of any window in which epsilon and epsilon_total hold",
         default_text="for ever",
     )
     rounds: int = option(
         integer(1),
         10_000,
-        "maximum number of training and scoring requests that the party answers for a table of the "
-        "query in one run",
+        "maximum number of training and scoring requests for a table in one run",
     )
     seconds: float = option(
         number(0, above=True),
         600.0,
-        "seconds that one request may take at the party; after them, the request and its run are "
-        "ended",
+        "maximum seconds of one request; after them, its run ends",
         default_text="600",
     )
     lease: float = option(
         LENGTH,
         3600.0,
-        "time without a request after which a run is ended; it is checked when a request arrives",
+        "time without a request after which a run ends",
     )
     open_runs: int = option(
         integer(1),
         8,
-        "maximum number of the analyst's runs that are open at once, in one federation",
+        "maximum number of the analyst's open runs in one federation",
     )
     join_time: float | None = option(
         LENGTH,
         None,
-        "how long a join that lasts (CREATE JOIN) may keep the tables as they were when it was "
-        "made, and their rows under the same numbers and hashed keys for several runs",
+        "how long a join that lasts (CREATE JOIN) may keep rows, their numbers and hashed keys",
         default_text="none may last",
     )
     memory: int | None = option(
         OptionType(SIZE.text, _read_bytes, SIZE.advise, written_size),
         None,
         "memory for the training of a table, beside the database's own; also the memory_limit of a "
-        "database that sqlfl opens by its path, the smallest value of all policies",
+        "database that sqlfl opens by its path",
         default_text="memory_limit of the database",
     )
     threads: int | None = option(
         integer(1),
         None,
-        "threads of a database that sqlfl opens by its path, the smallest value of all policies",
+        "threads of a database that sqlfl opens by its path",
         default_text="DuckDB's default",
     )
     folders: tuple[str, ...] | None = option(
         OptionType("a list of absolute paths of folders", _read_folders, written=list),
         None,
-        "folders whose files views may read, in a database that sqlfl opens by its path; the "
-        "folders of all policies together",
+        "folders whose files views may read, in a database that sqlfl opens by its path",
         default_text="none",
     )
     labels: str = option(
         choice(EXACT, NOISED, NEVER, instead=_ROUNDED),
         EXACT,
-        "how targets, weights and offsets may leave: 'exact', as they are; 'noised', only targets, "
-        "under PRIVACY (label_epsilon = ...); 'never', not at all",
+        "how targets, weights and offsets may leave",
     )
     max_label_epsilon: float = option(
         number(0, above=True),
@@ -269,23 +254,18 @@ class TrainingPolicy:
     predictions: str = option(
         choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
         EXACT,
-        "what training rounds and scores may disclose about features: 'exact', anything; 'noised', "
-        "only training, under PRIVACY (epsilon = ...) with 'moments' or 'gaussian' predictions; "
-        "'secure_sum', only training, in masked sums over several tables; 'never', nothing",
+        "how training rounds and scores may disclose features",
     )
     max_epsilon: float = option(
         number(0, above=True),
         MAX_EPSILON,
-        "with predictions or moments = 'noised': maximum ε of a row's features in one run, at "
-        "delta",
+        "with predictions or moments = 'noised': maximum ε of a row's features in one run",
     )
     moments: str = option(
         choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
         EXACT,
         "how other results about features may leave: INFERENCE, SKEW, CHECK, strengths and pairs "
-        "of TRANSFORM (auto), and statistics and products of columns of a table in several "
-        "databases; 'noised' and 'secure_sum' (union = 'secure') permit only statistics and "
-        "products for training",
+        "of TRANSFORM (auto), statistics and products of columns of a table in several databases",
     )
     identifiers: str = option(
         choice(EXACT, NEVER), EXACT, "whether columns of ID may leave, as they are"
@@ -293,28 +273,23 @@ class TrainingPolicy:
     weights: str = option(
         choice(EXACT, NEVER),
         EXACT,
-        "whether weights of the party's blocks may leave, for WEIGHTS and CURVES OF MODEL, and "
-        "EXPORT",
+        "whether weights of the party's blocks may leave: WEIGHTS and CURVES OF MODEL, EXPORT",
     )
     metrics: str = option(
         choice(EXACT, NEVER, instead=_METRICS),
         EXACT,
-        "whether a run may measure a model: EVALUATE and other diagnostics that need labels, "
-        "validation rows, TUNE",
+        "whether runs may measure a model: EVALUATE and the like, validation rows, TUNE",
     )
     conditions: str | None = option(
         choice(EXACT, NEVER),
         None,
-        "whether values of columns granted for FILTER may decide which rows the query has: in "
-        "WHERE, HAVING, DISTINCT, GROUP BY, ON beyond a link, and the like",
-        default_text="'exact' if the policy restricts nothing (all modes above are 'exact'), else "
-        "'never'",
+        "whether values of columns granted for FILTER may decide which rows the query has",
+        default_text="'never'; 'exact' if all modes above are 'exact'",
     )
     into: str | None = option(
         OptionType("the name of a schema of the database", _read_schema),
         None,
-        "schema that PREDICT ... INTO may write to; such a run needs this rule of every party that "
-        "takes part, also if the result goes to another party",
+        "schema that PREDICT ... INTO may write to; every party that takes part needs this rule",
         default_text="none",
     )
 
