@@ -49,7 +49,7 @@ from sqlfl.governance.ledger import Asking, Drawn, Ledger
 from sqlfl.governance.message_log import Keeping, Sent
 from sqlfl.governance.models import Models
 from sqlfl.governance.modes import allowances, mode_refusals
-from sqlfl.governance.open_runs import OpenRuns
+from sqlfl.governance.open_runs import OpenRuns, RehearsalRules
 from sqlfl.governance.policies import (
     LASTING,
     Governance,
@@ -245,22 +245,22 @@ class Guard:
                 hint="sqlfl.connect(analyst='name')",
             )
 
-    def rehearse(self, request: ms.Rehearse, *, combined: bool) -> Callable[[ScopeColumn], bool]:
-        """Check a run over synthetic rows, and return which columns it may have. All that it reads
-        must be granted, because it discloses names and types. The owner is not asked, and nothing
-        is counted or reserved. Raise PolicyError.
+    def rehearse(self, request: ms.Rehearse, *, combined: bool) -> RehearsalRules:
+        """Check a run over synthetic rows, and return its rules. All that it reads must be granted,
+        because it discloses names and types. The owner is not asked, and nothing is counted or
+        reserved. Raise PolicyError.
         """
         ruling = self._ruling(anew=True)
         self._rehearsed = ""
         if ruling is None:
-            return lambda column: True
+            return RehearsalRules()
         self._check_named(combined=combined)
         _check_length(request)
         asked = request_from_json(request.request)
         check_words(asked)
         views, _ = self._fragments(request, ruling)
         self._rehearsed = f"rehearsal over rows that are made up: {described_run(asked, views)}"
-        return ruling.may_any
+        return RehearsalRules(ruling.may_any, ruling.strictest(views).seconds)
 
     def keep(self, asked: Sent, told: Sent) -> None:
         """Record a request and its reply, with their bytes, if the owner has policies. Raise Error,

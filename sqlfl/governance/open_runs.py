@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
@@ -11,11 +14,23 @@ from sqlfl.base.interrupts import limited
 from sqlfl.governance.ledger import Ledger
 from sqlfl.governance.policy_evaluation import has
 from sqlfl.governance.runs import GovernedRun
+from sqlfl.governance.scopes import ScopeColumn
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.options.types import written_length
 
+T = TypeVar("T")
 AFTER = (ms.Finish, ms.Seal, ms.Keep, ms.Drop, ms.Collect, ms.CloseJoin)
 """Requests that may still come of a run that has ended."""
+
+
+@dataclass(frozen=True)
+class RehearsalRules:
+    """Rules for a rehearsal."""
+
+    may_show: Callable[[ScopeColumn], bool] = lambda column: True
+    """Returns whether a column's name and type may be shown."""
+    seconds: float | None = None
+    """Maximum seconds of each request; None without a limit."""
 
 
 class OpenRuns:
@@ -63,29 +78,43 @@ class OpenRuns:
     def in_time(
         self, request: ms.Message, rules: TrainingPolicy, work: Callable[[], ms.Message]
     ) -> ms.Message:
-        """Return the result of the work. A request that exceeds the time limit is ended, and so is
-        its run, because the work may have left it half changed.
+        """Return the result of the work, as `in_time` does. The request's run ends with it, because
+        the work may have left it half changed.
         """
-        failure: Exception | None = None
-        with limited(rules.seconds, self._stop) as deadline:
-            try:
-                reply = work()
-            except Exception as error:
-                if not deadline.passed:
-                    raise
-                failure = error
-        # committed writes cannot be undone
-        if failure is None and (not deadline.passed or isinstance(request, ms.Commit)):
-            run = self._runs.get(request.run)
-            if run is not None:
-                run.heard = time.monotonic()
-            return reply
-        rule = f"{has(f'seconds = {rules.seconds:g}')}, and {request.kind} took longer"
-        self._end(request.run, rule)
-        raise PolicyError(rule, hint="ask for fewer rows or columns; or ask its owner") from failure
+        reply = in_time(request, rules.seconds, self._stop, work, partial(self._end, request.run))
+        run = self._runs.get(request.run)
+        if run is not None:
+            run.heard = time.monotonic()
+        return reply
 
     def _end(self, name: str, rule: str) -> None:
         self._ends(name)
         self.finish(name)
         if name:
             self._ended[name] = rule
+
+
+def in_time(
+    request: ms.Message,
+    seconds: float,
+    stop: Callable[[], None],
+    work: Callable[[], T],
+    ends: Callable[[str], None],
+) -> T:
+    """Return the result of the work, which `stop` ends, from another thread, after so many seconds.
+    Then `ends` receives the rule, and PolicyError is raised.
+    """
+    failure: Exception | None = None
+    with limited(seconds, stop) as deadline:
+        try:
+            reply = work()
+        except Exception as error:
+            if not deadline.passed:
+                raise
+            failure = error
+    # committed writes cannot be undone
+    if failure is None and (not deadline.passed or isinstance(request, ms.Commit)):
+        return reply
+    rule = f"{has(f'seconds = {seconds:g}')}, and {request.kind} took longer"
+    ends(rule)
+    raise PolicyError(rule, hint="ask for fewer rows or columns; or ask its owner") from failure

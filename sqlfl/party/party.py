@@ -225,10 +225,10 @@ class PartyClient(Server):
         self._guard.keep(asked, told)
 
     def _stand_in(self, request: ms.Rehearse) -> StandIn:
-        shown = self._guard.rehearse(request, combined=self.client.combined)
+        rules = self._guard.rehearse(request, combined=self.client.combined)
         secrets = self._secrets.of_rehearsals
         made = lambda con: PartyClient(self.client, con, secrets)  # noqa: E731
-        return standing_in(self._cursors, request, shown, made)
+        return standing_in(self._cursors, request, rules, made)
 
     def _served(self, request: ms.Message) -> ms.Message:
         """Answer a request that the guard lets through: of the database, of a slot's rows, or of

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import duckdb
@@ -26,6 +27,7 @@ from sqlfl.contract.request import Request, request_from_json
 from sqlfl.contract.schema import SlotSpecification, specifications_from_json
 from sqlfl.governance.fragments import roles_of
 from sqlfl.governance.names import NameLookup, every_function
+from sqlfl.governance.open_runs import RehearsalRules, in_time
 from sqlfl.governance.policies import JOIN, LABEL, TRAIN
 from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table
 from sqlfl.governance.tree import DECIDED, SelectReading, read
@@ -187,6 +189,8 @@ class StandIn:
     """Stand-in of one run."""
 
     server: Served
+    seconds: float | None = None
+    """Maximum seconds of each request; None without a limit."""
     end: Callable[[], None] = lambda: None
     """Removes its data."""
 
@@ -219,8 +223,16 @@ class Rehearsals:
         return self._all[run].server
 
     def serve(self, request: ms.Message) -> ms.Message:
-        if request.run in self._all:
-            return self._all[request.run].server.serve(request)
+        """Return the stand-in's reply. A request that takes too long ends its rehearsal. Raise
+        Error where none of that name has begun, or it is over.
+        """
+        stand_in = self._all.get(request.run)
+        if stand_in is not None:
+            server = stand_in.server
+            if stand_in.seconds is None:
+                return server.serve(request)
+            work, ends = partial(server.serve, request), lambda _: self.end(request.run)
+            return in_time(request, stand_in.seconds, server.interrupt, work, ends)
         if isinstance(request, ms.Finish):
             return ms.Ready(request.run, request.slot)
         raise Error("no rehearsal of this name has begun, or it is over")
@@ -242,12 +254,12 @@ class Rehearsals:
 def standing_in(
     cursors: Cursors,
     request: ms.Rehearse,
-    shown: Callable[[ScopeColumn], bool],
+    rules: RehearsalRules,
     make: Callable[[duckdb.DuckDBPyConnection], Served],
 ) -> StandIn:
     """Return a stand-in that `make` makes from a connection to a database with synthetic rows for
-    the run's fragments. From the client's own database it reads names and types of columns that may
-    be `shown`.
+    the run's fragments. From the client's own database it reads names and types of columns that
+    `rules` lets it show.
 
     Raise Error for fragments whose columns it cannot determine, and for types without synthetic
     values.
@@ -255,14 +267,14 @@ def standing_in(
     cursor = cursors.begin()
     try:
         place = place_of(cursor)
-        tables = sketched(cursor, place, request, shown)
+        tables = sketched(cursor, place, request, rules.may_show)
     finally:
         cursors.end(cursor)
     with sql.observed(None):  # the client's database runs nothing of this
         con = staged(tables, place)
         try:
             _check(con, place, request)
-            return StandIn(make(con), con.close)
+            return StandIn(make(con), rules.seconds, con.close)
         except BaseException:
             con.close()
             raise

@@ -167,9 +167,9 @@ def test_without_a_policy_all_is_served(made: Make) -> None:
     for request in every:
         party.ask(request, combined=True)
     assert party.answered == every
-    assert party.guard.rehearse(ms.Rehearse("r", -1, "", "", ()), combined=True)(
-        ScopeColumn(TABLE, "salary")
-    )
+    rules = party.guard.rehearse(ms.Rehearse("r", -1, "", "", ()), combined=True)
+    assert rules.may_show(ScopeColumn(TABLE, "salary"))
+    assert rules.seconds is None
 
 
 def test_without_a_policy_nothing_is_served_where_one_is_required(made: Make) -> None:
@@ -630,8 +630,10 @@ def test_what_training_may_release_is_of_the_slots_own_table(
 def test_a_rehearsal_reads_what_is_granted(made: Make) -> None:
     party = made()
     told = ms.Rehearse("r", -1, REQUEST.to_json(), SLOTS, (SELECT,))
-    shown = party.guard.rehearse(told, combined=False)
-    assert [shown(ScopeColumn(TABLE, name)) for name in ("pid", "salary")] == [True, False]
+    rules = party.guard.rehearse(told, combined=False)
+    shown = [rules.may_show(ScopeColumn(TABLE, name)) for name in ("pid", "salary")]
+    assert shown == [True, False]
+    assert rules.seconds == 600
     assert "rehearsal over rows that are made up: train" in party.guard._rehearsed
     salary = replace(told, fragments=("SELECT salary AS sqlfl_key_0_0 FROM patients",))
     with pytest.raises(PolicyError, match="column salary is not granted"):

@@ -380,6 +380,22 @@ def test_few_are_in_progress(ask: Ask) -> None:
     assert isinstance(ask(prepare(f"{RUN}1")), ms.Prepared)
 
 
+def test_a_request_of_one_that_takes_too_long_ends_it(database: Open) -> None:
+    crossed = ", ".join(f"patients AS t{n}" for n in range(6))
+    text = f"SELECT max(t0.age + t5.age) AS f, 0 AS sqlfl_key_0_0 FROM {crossed}"
+    with closing(party(database("SELECT 1"), "seconds = 0.5, min_cell = 1")) as client:
+        ask: Ask = lambda message: told(client, message)  # noqa: E731
+        assert isinstance(ask(rehearse(RUN, ONE, text)), ms.Ready)
+        reply = ask(prepare(RUN, ONE, text))
+        assert isinstance(reply, ms.Failure)
+        assert reply.error == "PolicyError"
+        assert "seconds = 0.5, and prepare took longer" in reply.text
+        assert not client.rehearsing
+        assert_refused(ask(prepare(RUN, ONE, text)), "Error")
+        assert isinstance(ask(rehearse(f"{RUN}2")), ms.Ready)
+        assert isinstance(ask(prepare(f"{RUN}2")), ms.Prepared)
+
+
 def test_one_that_does_not_end_can_be_ended(database: Open) -> None:
     client = party(database("SELECT 1"))
     crossed = ", ".join(f"patients AS t{n}" for n in range(6))
