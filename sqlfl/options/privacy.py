@@ -198,8 +198,8 @@ class Privacy:
     label_mechanism: str = option(
         choice(*LABEL_MECHANISMS, instead={"randomised_response": f"it is written '{RANDOMIZED}'"}),
         RANDOMIZED,
-        "how labels are noised; 'laplace' over classes has a smaller ε than label_epsilon, which "
-        "is reported", default_text=f"'{RANDOMIZED}'; for numbers '{LAPLACE}'", chosen=_mechanism,
+        "how labels are noised; 'laplace' over classes has a smaller ε, which is reported",
+        default_text=f"'{RANDOMIZED}'; for numbers '{LAPLACE}'", chosen=_mechanism,
         needs=_OF_LABELS)
     label_bounds: tuple[float, float] | None = option(RANGE, None,
         "public range of a numeric target: labels are clipped to it",
@@ -226,13 +226,11 @@ class Privacy:
         choice("exact", "gaussian", "binomial", "sketch", "moments",
                spellings={FORMER_EXACT: EXACT}), EXACT,
         "'gaussian': each row's predictions are clipped and noised in every round, so that ε holds "
-        "against the coordinator and the other parties; 'exact': predictions are sent without "
-        "noise, and ε holds only for the parameters, against the model's users (the older name "
-        "'none' is deprecated); 'binomial', with algorithm 'pbm': clients send draws, and the "
-        "coordinator receives only their sums over all table positions; 'sketch', with algorithm "
-        "'frank_wolfe': clients send no predictions, but noised choices and sketches of columns; "
-        "'moments', with algorithm 'moments': clients send moments of their tables, noised once, "
-        "and with rounds = 2 one table's noised fits; they send nothing else about rows",
+        "against the coordinator and the other parties; 'exact': they are sent without noise, and "
+        "ε holds only for the parameters, against the model's users; 'binomial': the coordinator "
+        "receives only sums of draws over all table positions; 'sketch': clients send noised "
+        "choices and sketches of columns; 'moments': moments of their tables, noised once, and "
+        "with rounds = 2 one table's noised fits",
         default_text="'moments' with algorithm 'moments'; 'gaussian' with 'sgd' and 'admm'; "
         "'binomial' with 'pbm'; 'sketch' with 'frank_wolfe'",
         chosen=_predictions, needs=_OF_FEATURES)
@@ -243,9 +241,8 @@ class Privacy:
         chosen=_prediction_clip, needs=_NOISED)
     """None: DEVIATIONS times the standard deviation of numeric labels."""
     prediction_share: float = option(SHARE, 0.5,
-        "share of the rounds' budget for predictions, measured by sums of squares of sensitivity "
-        "over noise; gradients take the rest. With 'sketch', the share for sketches; choices take "
-        "the rest", needs=_SHARED)
+        "share of the rounds' budget for predictions (of 'sketch' for sketches), measured by sums "
+        "of squares of sensitivity over noise; gradients (choices) take the rest", needs=_SHARED)
     bins: int | None = option(BINS, None,
         "b: number of coins in the draw that a client sends for each number of an embedding",
         default_text="from epsilon", needs=_DRAWN)
@@ -255,8 +252,8 @@ class Privacy:
         default_text="from epsilon", needs=_DRAWN)
     honest_parties: int | None = option(integer(1), None,
         "number of parties that keep their draws secret, the row's own included. All others may "
-        "collude with the coordinator; the party that hosts it does. With the number of all "
-        "parties, ε holds against the coordinator alone",
+        "collude with the coordinator. With the number of all parties, ε holds against the "
+        "coordinator alone",
         default_text="all but one other", needs=_DRAWN)
     mechanism: str = option(choice(GUMBEL, LAPLACE_MAX), GUMBEL,
         "distribution of the noise on the scores when a column is chosen", needs=_CHOSEN)
@@ -277,8 +274,8 @@ class Privacy:
         "share of the whole budget for noised statistics",
         needs=Needs(("statistics",), ("noised",)))
     feature_bounds: Mapping[str, Bounds] = option(FEATURE_BOUNDS, MappingProxyType({}),
-        "public bounds of features, by their names in the query: other values are clipped, and "
-        "categories that are not listed count as unknown", default_text="[0, 1] for a BOOLEAN",
+        "public bounds of features, by their names in the query: other values are clipped, other "
+        "categories unknown", default_text="[0, 1] for a BOOLEAN",
         needs=_OF_FEATURES)
     """Names are folded to lower case."""
     max_fan_out: int | None = option(integer(1), None,

@@ -212,10 +212,10 @@ class TrainingOptions:
         "maximum number of rows of the join: a larger one is refused before it is made")
     algorithm: str = option(_METHOD, DEPENDS,
         "training method: lbfgs is for linear models only, frank_wolfe for lasso, and moments for "
-        "linear, logistic and softmax regression whose features PRIVACY protects by epsilon",
+        "linear, logistic and softmax regression with PRIVACY (epsilon)",
         chosen=lambda setting: _algorithm(setting),
         default_text="'lbfgs'; 'sgd' for mlp_*; 'frank_wolfe' for lasso; where PRIVACY protects "
-        "features 'sgd', or 'moments' with epsilon and no other option `predictions`")
+        "features 'moments' or 'sgd'")
     epochs: int = option(integer(1), DEPENDS,
         "passes over the joined rows; iterations of lbfgs and frank_wolfe", chosen=_epochs)
     method: MethodOptions
@@ -223,11 +223,9 @@ class TrainingOptions:
     l2: float = option(number(0), 1e-4,
         "penalty: this times half the squared norm of the weights of the encoded columns; for "
         "mlp_*, of all weights of towers and head except biases", kinds=USUAL,
-        chosen=_l2, default_text="0.0001; 0 for quantile_regression, whose loss scales with the "
-        "target's unit, not with its square")
+        chosen=_l2, default_text="0.0001; 0 for quantile_regression")
     threshold: float | None = option(number(0, above=True), None,
-        "residual, in the target's unit, at which Huber's loss turns from ½ r² to a straight line; "
-        "larger residuals count less",
+        "residual, in the target's unit, at which Huber's loss turns from ½ r² to a straight line",
         default_text="none: it must be given", kinds=("huber_regression",))
     quantile: float = option(number(0, above=True, most=0.999), 0.5,
         "quantile of the target to predict: 0.5 is the median",
@@ -246,34 +244,32 @@ class TrainingOptions:
     allow_cross_join: bool = option(BOOLEAN, False,
         "accept a query that joins tables without an equality")
     wait: float | None = option(LENGTH, None,
-        "how long the statement waits for owners of tables to approve it; it asks again from time "
-        "to time",
+        "how long the statement waits for owners of tables to approve it",
         default_text="it ends, and you run it again after the approval")
     tower: TowerOptions | None
     """None for linear models."""
     merge_equal_rows: bool = option(BOOLEAN, True,
         "train rows of a table with equal features as one row with their total weight. Each client "
-        "then discloses to the coordinator which of its rows are equal, as exact predictions "
-        "mostly do. It has no effect with dropout, or where PRIVACY protects features")
+        "then discloses to the coordinator which of its rows are equal")
     validation_fraction: float = option(number(0, most=0.9), 0.0,
         "share of the label's rows that training leaves out for validation")
     patience: int | None = option(integer(1), None,
-        "number of epochs without a lower valid_loss after which training ends; the model of the "
-        "epoch with the lowest is kept. Needs validation_fraction", default_text="no early end",
+        "number of epochs without a lower valid_loss after which training ends, with the model of "
+        "the best epoch. Needs validation_fraction", default_text="no early end",
         needs=Needs(("validation_fraction",), message="option patience needs rows to validate on",
             hint="add validation_fraction = 0.2"))
     checkpoint: int | None = option(integer(1), None,
-        "number of epochs after which the model so far is saved under its name, each time; RESUME "
-        "MODEL continues an interrupted training from it",
+        "number of epochs after which the model so far is saved, each time; RESUME MODEL continues "
+        "from it",
         default_text="the model is saved at the end",
         kinds=USUAL)
     class_weight: ClassWeight | None = option(CLASS_WEIGHT, None,
-        "factor of the weights of each class's rows: the given numbers (1 for other classes), or, "
-        "with 'balanced', factors that give all classes the same total weight", kinds=CLASSIFIERS,
+        "factor of the weights of each class's rows (1 for other classes); 'balanced' gives all "
+        "classes the same total weight", kinds=CLASSIFIERS,
         default_text="1 for all")
     warm_start: str | None = option(MODEL, None,
-        "model whose blocks training starts from: it must have the same kind, columns and classes, "
-        "and towers of the same shape", default_text="weights of 0; for mlp_*, random weights",
+        "model whose weights training starts from: of the same kind, columns and classes, and "
+        "towers of the same shape", default_text="weights of 0; for mlp_*, random weights",
         kinds=USUAL)
     # fmt: on
 
@@ -344,12 +340,22 @@ class OptionLine:
     def applies(self) -> str:
         """The models and algorithms that it applies to, as text."""
         if self.methods is None:
-            return "all" if self.entry.kinds == KINDS else ", ".join(self.entry.kinds)
+            return _kinds_text(self.entry.kinds)
         every = ", ".join(name for name, e in self.methods.items() if e.kinds == KINDS)
         some = ", ".join(name for name, e in self.methods.items() if e.kinds != KINDS)
         if not every:
-            return f"{some} of {', '.join(self.kinds)}"
+            return f"{some} of {_kinds_text(self.kinds)}"
         return every + (f"; {some} of mlp_*" if some else "")
+
+
+def _kinds_text(kinds: tuple[str, ...]) -> str:
+    if kinds == KINDS:
+        return "all"
+    if kinds == USUAL:
+        return f"all but {', '.join(kind for kind in KINDS if kind not in USUAL)}"
+    if set(kinds) >= set(NEURAL):
+        kinds = (*(kind for kind in kinds if kind not in NEURAL), "mlp_*")
+    return ", ".join(kinds)
 
 
 def option_lines() -> Mapping[str, OptionLine]:
@@ -408,17 +414,22 @@ def _method_lines(names: Iterable[str]) -> dict[str, OptionLine]:
 
 
 def _epochs_text(usual: Mapping[str, Defaults]) -> str:
-    texts = [f"{defaults.epochs:g} ({method})" for method, defaults in usual.items()]
-    texts += [
-        f"{defaults.tower_epochs:g} ({method} of mlp_*)"
-        for method, defaults in usual.items()
-        if defaults.tower_epochs is not None
-    ]
-    return ", ".join(texts)
+    linear = _by_value({method: defaults.epochs for method, defaults in usual.items()})
+    towers = _by_value({f"{m} of mlp_*": d.tower_epochs for m, d in usual.items()})
+    return f"{linear}; {towers}"
 
 
 def _tolerance_text(usual: Mapping[str, Defaults]) -> str:
-    return ", ".join(f"{defaults.tolerance:g} ({method})" for method, defaults in usual.items())
+    return _by_value({method: defaults.tolerance for method, defaults in usual.items()})
+
+
+def _by_value(values: Mapping[str, float | None]) -> str:
+    """Return each value once, with the names that have it; names of None are left out."""
+    names: dict[float, list[str]] = {}
+    for name, value in values.items():
+        if value is not None:
+            names.setdefault(value, []).append(name)
+    return ", ".join(f"{value:g} ({', '.join(having)})" for value, having in names.items())
 
 
 _CALLED = {

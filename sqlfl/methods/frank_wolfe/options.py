@@ -33,20 +33,19 @@ class FrankWolfeOptions(MethodOptions):
         "r: the sum of the absolute weights of the encoded columns is at most this",
         default_text="none: it must be given")
     iterations: int | None = option(integer(1), None,
-        "T: iterations, another word for epochs; each may add one column of every table position",
+        "T: another word for epochs; each may add one column of every table position",
         default_text="epochs")
     sample: int | None = option(integer(1), None,
         "number of encoded columns of each table position that an iteration considers, drawn at "
         "random",
         default_text="all")
     sketch: int | None = option(integer(MIN_SKETCH, MAX_SKETCH), None,
-        "m: numbers that a party sends of a chosen column, each a sum of its values over the "
-        "joined rows with random signs; without it, the party sends the column's values",
+        "m: numbers that a party sends of a chosen column, each a sum of its values with random "
+        "signs; without it, the party sends the column's values",
         chosen=_sketch, default_text=f"none; with PRIVACY {SKETCH}")
     step: str = option(choice(CORRECTIVE, SEARCH, FIXED), CORRECTIVE,
-        "'corrective': the coordinator finds the best weights of all chosen columns; 'search': the "
-        "best step towards the new one; 'fixed': 2/(p t + 2), p the share of columns that are "
-        "considered")
+        "'corrective': best weights of all chosen columns; 'search': best step towards the new "
+        "one; 'fixed': 2/(p t + 2), p the share of columns that are considered")
     # fmt: on
 
     @property

@@ -35,10 +35,9 @@ class LbfgsOptions(MethodOptions):
     # fmt: off
     union: str = option(UNION, EXACT, SECRET)
     unit: str = option(_UNIT, TABLE,
-        "units of which the model should hold for new ones: TRANSFORM (auto) chooses its strengths "
-        "for 'table', new rows of each table; 'rows', new joined rows of the existing rows; an "
-        "expression, new rows with other values of it, and rows of one value are then drawn "
-        "together for validation and folds")
+        "units for which the curves of TRANSFORM (auto) should hold: 'table', new rows of each "
+        "table; 'rows', new joined rows of the existing rows; an expression, other values of it, "
+        "by which rows are then drawn for validation and folds, too")
     # fmt: on
 
     @property

@@ -63,8 +63,7 @@ class Steps:
 
     # fmt: off
     optimizer: str = option(_OPTIMIZER, "plain",
-        "how a step uses the gradient; the same for all clients of a slot, and for the intercept "
-        "and the head at the coordinator",
+        "how a step uses the gradient",
         chosen=lambda setting: "adam" if setting.neural else "plain",
         default_text="'plain'; 'adam' for mlp_*")
     momentum: float = option(FRACTION, 0.9,
@@ -92,8 +91,7 @@ class SgdOptions(MethodOptions):
         "how the step length changes over the epochs",
         default_text="'inverse' for batches whose step length is estimated, else 'constant'")
     decay: float | None = option(number(0), None,
-        "how fast the step length falls, with schedule = 'inverse' or 'exponential' (the latter: "
-        "greater than 0, at most 1)",
+        "how fast the step length falls ('exponential': greater than 0, at most 1)",
         default_text=", ".join(f"{v:g} ({name})" for name, v in DECAY.items()),
         needs=Needs(("schedule",), tuple(DECAY)))
     union: str = option(UNION, EXACT, SECRET)
