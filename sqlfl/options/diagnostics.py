@@ -165,25 +165,22 @@ class Inference(Diagnostic):
     robust: bool = option(
         BOOLEAN,
         False,
-        "standard errors that hold for any variance of the target: HC1 for linear models, HC0 for "
-        "others",
+        "standard errors that hold for any variance of the target",
     )
     cluster: str | None = option(
         ALIAS,
         None,
-        "alias of a table of the query: joined rows of one of its rows may depend on each other; "
-        "joined rows of different rows are independent",
+        "table whose rows are independent, and joined rows of one of its rows are not",
     )
     firth: bool = option(
         BOOLEAN,
         False,
-        "estimates of logistic_regression by Firth's penalised likelihood, which are finite under "
-        "separation too",
+        "logistic_regression by Firth's penalised likelihood",
     )
     base: Mapping[str, str] | None = option(
         CATEGORIES,
         None,
-        "reference category of features, by name: their other categories are compared with it",
+        "reference category of features, by name",
         default_text="the most frequent in training",
     )
     confidence: float = option(
@@ -192,8 +189,7 @@ class Inference(Diagnostic):
     quasi: bool = option(
         BOOLEAN,
         False,
-        "the variance is the model's times the dispersion, which is estimated from the residuals "
-        "(for logistic and poisson models; others always have it); tests then use Student's t",
+        "the variance of logistic and poisson models is times the estimated dispersion",
     )
 
     def fault(self, kind: str) -> tuple[str, str, str] | None:
@@ -228,15 +224,13 @@ class Importance(Diagnostic):
     seed: int | None = option(
         integer(0),
         None,
-        "makes permutations repeatable for the same rows; without it each party draws its own and "
-        "keeps it secret",
-        default_text="drawn by each party",
+        "makes permutations repeatable for the same rows, and known to the coordinator",
+        default_text="drawn by each party, and secret",
     )
     metric: str = option(
         choice("loss", *_SHARES, *_DISTANCES),
         "loss",
-        "the metric: 'loss' for any model; 'accuracy', 'auc' (two classes) and 'log_loss' for "
-        "classes; 'rmse', 'mae' and 'r2' for numbers",
+        "metric that permuting makes worse, one of the model's",
     )
 
     def fault(self, kind: str) -> tuple[str, str, str] | None:
@@ -260,7 +254,7 @@ class ContributionsOptions(Diagnostic):
     features: bool = option(
         BOOLEAN,
         False,
-        "also how much each feature adds, which its party sends for every row; linear models only",
+        "also how much each feature of a linear model adds to each row",
     )
 
     def fault(self, kind: str) -> tuple[str, str, str] | None:
