@@ -7,8 +7,15 @@ is 0 everywhere, there is then no finite estimate (Albert and Anderson 1984; Cor
 Zylkin 2019). The rows in which d·z is not 0 are separated, and all such directions together span
 the directions in which the other rows do not vary.
 
-Newton's method from the model's parameters drives the fitted means of separated rows to their
-targets. Of the rows that are close, a linear program then tells which are separated: exactly.
+Newton's method from the model's parameters either comes to a point at which the estimate is proved
+to be finite, or drives the fitted means of separated rows to their targets. Of the rows that are
+close, a linear program then tells which are separated: exactly.
+
+The proof: the loss F is that of a classifier or of counts, whose curvature by the score changes at
+most e-fold where the score changes by 1. Let λ² = gᵀ H⁻¹ g of its gradient and Hessian at a point,
+and M² the largest zᵀ H⁻¹ z of a row. Along each d with dᵀ H d = 1, the slope at distance t is at
+least −λ + (1 − e^(−M t)) / M (Bach 2010, "Self-concordant analysis for logistic regression"). If
+λ M < 1, F rises in the end along all directions, and has a minimum.
 """
 
 from __future__ import annotations
@@ -39,6 +46,8 @@ FLAT = 1e-8
 """Share of a direction's variance below which some rows do not vary along it."""
 SIDE = 1e-7
 """Share of the largest |d·z| below which it is 0."""
+PROVED = 0.5
+"""Largest λ M of a finite estimate; 1, less a margin for rounding."""
 SOLVED = 1e-6
 """Tolerance of a linear program, which keeps its limits up to 1e-7."""
 
@@ -75,6 +84,8 @@ def separation(
     nothing = vectors[:, ~kept]
     none = Separation(rank, separated, np.zeros((len(moments), 0)), nothing)
     far = _newton(family, design, counted, basis, h, y, weights)
+    if far is None:
+        return none
     close = np.abs(family.mean(far) - y[counted]) < CLOSE
     if family.counts:
         close &= y[counted] == 0
@@ -99,8 +110,10 @@ def _newton(
     h: Float,
     y: Float,
     weights: Array | None,
-) -> Float:
-    """Return scores of the counted rows, once no gain is left or all steps are done."""
+) -> Float | None:
+    """Return scores of the counted rows, once no gain is left or all steps are done. Return None as
+    soon as the estimate is proved to be finite.
+    """
     w = np.ones(len(counted)) if weights is None else np.asarray(weights[counted], np.float64)
     if w.max() < TINY:  # information would have no inverse
         w = w / w.max()
@@ -109,14 +122,21 @@ def _newton(
     for _ in range(STEPS):
         checkpoint()
         mean = family.mean(scores)
-        information = basis.T @ moments_of(design, counted, w * family.variance(mean)) @ basis
-        slope = basis.T @ _sums(design, counted, w * (targets - mean))
+        curvature = w * family.variance(mean)
+        moments, sums = _moments_and_sums(design, counted, curvature, w * (targets - mean))
+        information, slope = basis.T @ moments @ basis, basis.T @ sums
         values, vectors = np.linalg.eigh(information)
         bent = values > RANK * values[-1]
         if not values[-1] > 0.0:
             return scores
         along = vectors[:, bent].T @ slope
-        if float(along**2 @ (1.0 / values[bent])) < DECREMENT:
+        decrement = float(along**2 @ (1.0 / values[bent]))
+        # M² is at least the mean of zᵀ H⁻¹ z, each with its curvature, which takes no pass
+        if bent.all() and decrement * len(values) < PROVED**2 * float(curvature.sum()):
+            root = basis @ (vectors / np.sqrt(values))
+            if decrement * _longest(design, counted, root) < PROVED**2:
+                return None
+        if decrement < DECREMENT:
             return scores
         step = _images(
             design, counted, basis @ (vectors[:, bent] @ (along / values[bent]))[:, None]
@@ -199,23 +219,28 @@ def _pieces(design: Design, rows: Array) -> list[Array]:
 
 def moments_of(design: Design, rows: Array, weights: Float) -> Float:
     """Return Σ w z zᵀ (P, P); weights: of these rows."""
+    return _moments_and_sums(design, rows, weights, np.zeros(len(rows)))[0]
+
+
+def _moments_and_sums(
+    design: Design, rows: Array, weights: Float, factors: Float
+) -> tuple[Float, Float]:
+    """Return Σ w z zᵀ (P, P) and Σ f z (P,), by weights w and factors f of these rows."""
     width = design(rows[:0]).shape[1]
-    moments, start = np.zeros((width, width)), 0
+    moments, sums, start = np.zeros((width, width)), np.zeros(width), 0
     for piece in _pieces(design, rows):
         checkpoint()
-        z = design(piece)
-        moments += (z * weights[start : start + len(piece), None]).T @ z
+        z, of_piece = design(piece), slice(start, start + len(piece))
+        moments += (z * weights[of_piece, None]).T @ z
+        sums += factors[of_piece] @ z
         start += len(piece)
-    return moments
+    return moments, sums
 
 
-def _sums(design: Design, rows: Array, weights: Float) -> Float:
-    """Return Σ w z (P,)."""
-    total, start = np.zeros(design(rows[:0]).shape[1]), 0
-    for piece in _pieces(design, rows):
-        total += weights[start : start + len(piece)] @ design(piece)
-        start += len(piece)
-    return total
+def _longest(design: Design, rows: Array, root: Float) -> float:
+    """Return the largest ‖rootᵀ z‖² of a row."""
+    pieces = _pieces(design, rows)
+    return max(float(np.square(design(piece) @ root).sum(axis=1).max()) for piece in pieces)
 
 
 def _images(design: Design, rows: Array, directions: Float) -> Float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -106,3 +108,23 @@ def test_sure_is_not_separated() -> None:
     found = separation(FAMILIES[KINDS[0]], lambda rows: x[rows], h, y, None)
     assert not found.any
     assert found.rank == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finite_estimate_is_proved_where_the_model_stopped(kind: str) -> None:
+    """No step of Newton's method is made from parameters that are nearly the estimate."""
+    rng = np.random.default_rng(3)
+    n = 2000
+    x = np.column_stack([np.ones(n), rng.normal(size=n), rng.normal(size=n)])
+    h = x @ np.array([-0.5, 0.3, 0.0])
+    means = FAMILIES[kind].mean(h)
+    y = (rng.random(n) < means).astype(float) if "logistic" in kind else rng.poisson(means) * 1.0
+    likelihoods = []
+
+    def log_likelihood(scores: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> float:
+        likelihoods.append(FAMILIES[kind].log_likelihood(scores, y, w))
+        return likelihoods[-1]
+
+    family = replace(FAMILIES[kind], log_likelihood=log_likelihood)
+    assert not separation(family, lambda rows: x[rows], h, y, None).any
+    assert len(likelihoods) == 1
