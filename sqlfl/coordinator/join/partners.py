@@ -81,11 +81,18 @@ class _Reading:
     """Test that parts the rows from those that only match."""
 
 
-def table_rows(slot: Slot, codes: SlotCodes, key: int | None = None) -> TableRows:
+def table_rows(slot: Slot, codes: SlotCodes) -> TableRows:
+    """Return the rows of the slot's tables."""
+    return _table_rows(slot, codes, _readings(slot), None)
+
+
+def _table_rows(
+    slot: Slot, codes: SlotCodes, readings: Mapping[int, _Reading], key: int | None
+) -> TableRows:
     """Return the rows of the slot's tables. With `key`, rows of fragments in which different
     expressions make this key count apart.
     """
-    readings = {f.index: _reading(f) for f in slot.fragments if not (f.virtual or f.links)}
+    readings = {index: each for index, each in readings.items() if not slot.fragments[index].links}
     wholes: dict[int, int] = {}
     for index in sorted(readings, key=lambda index: len(readings[index].conditions)):
         wholes[index] = next(
@@ -139,35 +146,39 @@ def partners(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> list[Partners]:
 
     Rows meet only where one block of the query has both.
     """
+    readings = {slot: _readings(ucq.slots[slot]) for slot in slots}
     pairs: dict[tuple[object, ...], tuple[Join, list[dict[int, tuple[int, ...]]]]] = {}
     for block in ucq.blocks:
         members = dict(block.members)
         for join in dict.fromkeys(joins_in(block)):
             ends = sorted((join.left, join.right))
-            sides = (_by_text(ucq.slots[slot], members[slot], join.key) for slot in ends)
+            sides = (_by_text(readings[slot], members[slot], join.key) for slot in ends)
             for (text, left), (other, right) in product(*(side.items() for side in sides)):
                 _, blocks = pairs.setdefault((join.key, *ends, text, other), (join, []))
                 block_members = dict(zip(ends, (tuple(left), tuple(right)), strict=True))
                 if block_members not in blocks:
                     blocks.append(block_members)
-    return [_partners(ucq, slots, join, blocks) for join, blocks in pairs.values()]
+    return [_partners(ucq, slots, readings, join, blocks) for join, blocks in pairs.values()]
 
 
-def _by_text(slot: Slot, fragments: Sequence[int], key: int) -> dict[tuple[str, ...], list[int]]:
+def _by_text(
+    readings: Mapping[int, _Reading], fragments: Sequence[int], key: int
+) -> dict[tuple[str, ...], list[int]]:
     """Return the fragments by the expressions that make the key."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for fragment in fragments:
-        groups.setdefault(_reading(slot.fragments[fragment]).keys[key], []).append(fragment)
+        groups.setdefault(readings[fragment].keys[key], []).append(fragment)
     return groups
 
 
 def _partners(
     ucq: Ucq,
     slots: Mapping[int, SlotCodes],
+    readings: Mapping[int, Mapping[int, _Reading]],
     join: Join,
     members: Sequence[Mapping[int, Sequence[int]]],
 ) -> Partners:
-    sides = [_side(ucq.slots[s], slots[s], join.key, [m[s] for m in members])
+    sides = [_side(ucq.slots[s], slots[s], readings[s], join.key, [m[s] for m in members])
              for s in (join.left, join.right)]  # fmt: skip
     size = max(int(side.keys.max(initial=-1)) for side in sides) + 1
     counts = []
@@ -211,8 +222,14 @@ def _refined(classes: Array, inside: Array, kinds: int) -> tuple[Array, Array]:
     return numbers[both], used
 
 
-def _side(slot: Slot, codes: SlotCodes, key: int, members: Sequence[Sequence[int]]) -> _Side:
-    rows = table_rows(slot, codes, key)
+def _side(
+    slot: Slot,
+    codes: SlotCodes,
+    readings: Mapping[int, _Reading],
+    key: int,
+    members: Sequence[Sequence[int]],
+) -> _Side:
+    rows = _table_rows(slot, codes, readings, key)
     keys = np.full(rows.number, -1, np.int64)
     classes, masks = np.zeros(rows.number, np.int64), [0]
     for block, fragments in enumerate(members):
@@ -238,8 +255,8 @@ def _is_alike(one: _Reading, other: _Reading, key: int | None) -> bool:
 
 def _may_overlap(one: _Reading, other: _Reading, key: int | None) -> bool:
     """Return whether two fragments may have rows in common."""
-    apart = any(exclude(a, b) for a, b in product(one.tests, other.tests))
-    return _is_alike(one, other, key) and not apart
+    alike = _is_alike(one, other, key)
+    return alike and not any(exclude(a, b) for a, b in product(one.tests, other.tests))
 
 
 def _paired(
@@ -276,6 +293,11 @@ def _paired(
     met = (sizes > 0) & (counts > 0)
     unclear = others_mixed & ((counts < sizes) | own_mixed) | own_mixed & (counts > sizes)
     return match, not bool((met & unclear).any())
+
+
+def _readings(slot: Slot) -> dict[int, _Reading]:
+    """Return the reading of each fragment that has a FROM."""
+    return {f.index: _reading(f) for f in slot.fragments if not f.virtual}
 
 
 def _reading(fragment: Fragment) -> _Reading:
