@@ -29,8 +29,10 @@ from sqlfl.coordinator.scoring import (
     labelled,
     loss_of_model,
     predicted,
+    predicted_of_sums,
     prediction_columns,
     slot_scores,
+    summed,
 )
 from sqlfl.coordinator.weighting import reweigh, sample_weights
 from sqlfl.messages import (
@@ -173,15 +175,20 @@ def importance(
     said.tell("scoring")
     scores = slot_scores(plan, model, rows.joined, channel, run)
     remark_on_features(plan, rows.joined, channel, run, said.remark)
-    whole = _measured(asked, model, rows, scores)
+    whole = _measured(asked, model, rows, summed(model, rows.joined, scores))
     lines: list[dict[str, object]] = []
     for slot in (slot for slot in plan.ucq.slots if slot.features):
         said.tell(f"permuting features of {slot.name}")
+        others = {number: values for number, values in scores.items() if number != slot.index}
+        rest = summed(model, rows.joined, others)
+        places = rows.joined.slots[slot.index].rows
+        # in the same order of addition as below, so that a feature without weight has exactly 0
+        unpermuted = _measured(asked, model, rows, rest + scores[slot.index][places])
         for feature, permuted, variance in _permuted(
             plan, asked, model, rows, slot, scores, channel, run
         ):
             losses = [
-                _worse(asked, whole, _measured(asked, model, rows, {**scores, slot.index: values}))
+                _worse(asked, unpermuted, _measured(asked, model, rows, rest + values[places]))
                 for values in permuted
             ]
             lines.append({
@@ -255,10 +262,9 @@ def _variance(model: Model, slot_scores: Array, rows: Labelled, slot: Slot) -> f
     )
 
 
-def _measured(
-    asked: Importance, model: Model, rows: Labelled, scores: Mapping[int, Array]
-) -> float | None:
-    prediction = predicted(model, rows.joined, scores)
+def _measured(asked: Importance, model: Model, rows: Labelled, sums: Float) -> float | None:
+    """Return the metric of predictions by the sums of all slots' scores (N, P)."""
+    prediction = predicted_of_sums(model, rows.joined, sums)
     loss = loss_of_model(model)
     if asked.metric == "loss":
         return loss.of_prediction(prediction, rows.y, rows.weights)

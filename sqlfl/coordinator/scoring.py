@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.base.arrays import Array
+from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import ModelError
 from sqlfl.base.sanitize import line, listed
 from sqlfl.contract.schema import Address
@@ -577,12 +577,23 @@ def slot_scores(
 
 
 def predicted(model: Model, joined: Joined, scores: Mapping[int, Array]) -> Array:
-    """Per joined row: the number (N, 1) or the probabilities (N, K) of `slot_scores`."""
-    head = Head(model.intercept, model.head)
-    embedding = np.zeros((joined.total, head.inputs))
+    """Return the prediction of each joined row by `slot_scores`: the number (N, 1), or the
+    probabilities (N, K).
+    """
+    return predicted_of_sums(model, joined, summed(model, joined, scores))
+
+
+def summed(model: Model, joined: Joined, scores: Mapping[int, Array]) -> Float:
+    """Return Σ of these slots' scores of each joined row: (N, P)."""
+    sums = np.zeros((joined.total, Head(model.intercept, model.head).inputs))
     for slot, values in scores.items():
-        embedding += values[joined.slots[slot].rows]
-    totals = head.scores(embedding)
+        sums += values[joined.slots[slot].rows]
+    return sums
+
+
+def predicted_of_sums(model: Model, joined: Joined, sums: Float) -> Array:
+    """Return `predicted` of the sums of all slots."""
+    totals = Head(model.intercept, model.head).scores(sums)
     if joined.offset is not None:
         totals = totals + joined.offset[:, None]
     return loss_of_model(model).predict(totals)
