@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import duckdb
 import numpy as np
@@ -70,6 +71,13 @@ class HeldJoin:
     def age(self) -> float:
         return time.monotonic() - self.made
 
+    @cached_property
+    def _tables(self) -> tuple[exp.Table, ...] | None:
+        """Tables that the join reads, as its transaction sees them; None if their changes are not
+        known.
+        """
+        return _tables(self.cursor, self.fragments)
+
     @property
     def kept_bytes(self) -> int:
         """Bytes of the kept rows beside the database."""
@@ -115,12 +123,11 @@ class HeldJoin:
         """Return whether a table has changed since: SAME, CHANGED or NOT_KNOWN. `cursor` sees the
         tables as they are now.
         """
-        names = None if self.limit else _tables(self.cursor, self.fragments)
-        if names is None:
+        if self.limit is not None or self._tables is None:
             return ms.NOT_KNOWN  # policies forbid to report changes
         if self._before is None:
-            self._before = _fingerprints(self.cursor, names)
-        current = _fingerprints(cursor, names)
+            self._before = _fingerprints(self.cursor, self._tables)
+        current = _fingerprints(cursor, self._tables)
         if self._before is None or current is None:
             return ms.CHANGED if current is None and self._before is not None else ms.NOT_KNOWN
         return ms.SAME if current == self._before else ms.CHANGED
