@@ -312,7 +312,7 @@ def test_pages_that_sources_name_exist() -> None:
         for kind in ("*.py", "*.ipynb", "*.yaml")
         for path in (ROOT / folder).rglob(kind)
     ]
-    named = {name for text in texts for name in re.findall(r"\bdocs/[\w/]+\.md\b", text)}
+    named = {name for text in texts for name in re.findall(r"\bdocs/[\w/-]+\.md\b", text)}
     assert len(named) > 10
     assert {name for name in named if not (ROOT / name).exists()} == set()
 

@@ -26,7 +26,7 @@ def hooks() -> Any:
 
 
 def test_every_page_has_its_place(hooks: Any) -> None:
-    listed = re.findall(r"- ([a-z0-9_/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    listed = re.findall(r"- ([a-z0-9_/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
     assert len(listed) == len(set(listed))
     assert set(listed) == {*PAGES, *hooks.GENERATED, *hooks.NOTEBOOKS, hooks.API}
 

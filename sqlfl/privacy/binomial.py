@@ -2,9 +2,9 @@
 
 A row of slot i is drawn of for each joined row that it is in, once an epoch: of P numbers each
 time. These are P · draws releases of the Poisson binomial mechanism, composed exactly. Only with
-clipped and noised gradients is that all: see docs/privacy.md. All slots' draws are summed, so that
-bins and θ are the same for all: the slot decides that needs most. What the others do not use up of
-the budget their gradients have.
+clipped and noised gradients is that all: see docs/privacy-reference.md. All slots' draws are
+summed, so that bins and θ are the same for all: the slot decides that needs most. What the others
+do not use up of the budget their gradients have.
 
 `choose` finds bins and θ for a budget.
 """
