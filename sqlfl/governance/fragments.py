@@ -30,7 +30,7 @@ from sqlfl.governance.scopes import (
     ScopeColumn,
     SelectOutput,
     Table,
-    unknown,
+    unnamed,
 )
 from sqlfl.governance.tree import SelectReading, read
 from sqlfl.governance.value_forms import WRITE
@@ -103,7 +103,7 @@ class Fragments:
                     raise PolicyError("rows are drawn by granted columns, and there is none")
                 for column in others:
                     if not ruling.may_any(column):
-                        raise unknown(column.name)
+                        raise unnamed(column.table)
                 continue
             for column in sorted(output.reads):
                 if not ruling.may(role, column):
@@ -205,7 +205,7 @@ class Fragments:
         exact = rules is None or rules.filters == EXACT
         for column, place in sorted(reading.filters.items()):
             if not ruling.may_any(column):
-                raise unknown(column.name)
+                raise unnamed(column.table)
             named = f"column {column.name} of {'.'.join(column.table[1:])}"
             if not exact:
                 raise PolicyError(
@@ -242,7 +242,7 @@ class Fragments:
 
     def _may_fail(self, ruling: Ruling, column: ScopeColumn) -> PolicyError:
         if not ruling.may_any(column):
-            return unknown(column.name)
+            return unnamed(column.table)
         return PolicyError(
             f"an expression of column {column.name} of {'.'.join(column.table[1:])} may fail on "
             "some of its values, which would show that there are such: its owner's policy lets no "
@@ -298,7 +298,7 @@ class Fragments:
 
     def _not_granted(self, ruling: Ruling, column: ScopeColumn, role: str) -> PolicyError:
         if not ruling.may_any(column):
-            return unknown(column.name)
+            return unnamed(column.table)
         return PolicyError(
             f"column {column.name} of {'.'.join(column.table[1:])} is not granted to "
             f"{self._analyst} for {role}",

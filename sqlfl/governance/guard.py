@@ -72,7 +72,7 @@ from sqlfl.governance.proposals import (
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_columns import columns_of
 from sqlfl.governance.runs import GovernedRun, GuardedJoins, GuardedSlots, RoundLimit, Serve
-from sqlfl.governance.scopes import ASK, ScopeColumn, Table, unknown
+from sqlfl.governance.scopes import ASK, ScopeColumn, Table, unnamed
 from sqlfl.governance.studies import differences, filed_study, noised
 from sqlfl.governance.tree import SelectReading
 from sqlfl.governance.trial import Trial, Tried, named_columns
@@ -740,11 +740,13 @@ class Guard:
 
 
 def _check_known(reading: SelectReading, ruling: Ruling) -> None:
-    """Raise PolicyError for a column that is not granted for anything."""
+    """Raise PolicyError for a column that is not granted for anything. One that the query names
+    was refused when it was read.
+    """
     every = {c for output in reading.outputs for c in output.reads}
     for column in sorted({*every, *reading.filters, *reading.links}):
         if not ruling.may_any(column):
-            raise unknown(column.name)
+            raise unnamed(column.table)
 
 
 _ASKED = (

@@ -22,6 +22,16 @@ def unknown(name: str) -> PolicyError:
     return PolicyError(f"column {folded(name)} is not granted", hint=ASK)
 
 
+def unnamed(table: Table) -> PolicyError:
+    """Return the error about a column without a grant that a query reads without its name, by `*`
+    or by a whole row. It does not give the name away.
+    """
+    return PolicyError(
+        f"a whole row of {'.'.join(table[1:])} has columns that are not granted",
+        hint="write the columns that are granted, each by its name",
+    )
+
+
 @dataclass(frozen=True, order=True)
 class ScopeColumn:
     table: Table

@@ -49,9 +49,11 @@ from sqlfl.governance.scopes import (
     is_joined,
     meanings,
     merged,
+    named,
     partnerless,
     renamed,
     unknown,
+    unnamed,
     with_aliases,
 )
 from sqlfl.governance.sizes import (
@@ -408,7 +410,13 @@ class _Reader:
             for r in item.get("replace_list") or ()
             for name in [folded(r["key"])]
         }
-        outputs = [o for source in sources for o in source.outputs if o.name not in gone]
+        every = [output for source in sources for output in source.outputs]
+        for name in sorted({*gone, *put}):
+            self._check_named(name, every)
+        outputs = [output for output in every if output.name not in gone]
+        hidden = [c for o in outputs if o.name not in put for c in o.reads if not self._shown(c)]
+        if hidden and self._deep == 1:  # its columns leave; how many there are would show
+            raise unnamed(min(hidden).table)
         self.named.update(*(output.reads for output in outputs))
         return [put.get(o.name, o) for o in outputs]
 
@@ -453,6 +461,8 @@ class _Reader:
                 if node.get("duplicate_eliminated_columns"):
                     raise _refused("a join of columns without duplicates")
                 for name in node.get("using_columns") or ():
+                    for side in (left, right):
+                        self._check_named(name, [o for s in side.values() for o in s.outputs])
                     self._same_names(by_name(scope, name), str(node.get("join_type")))
                 chosen = self._conditions > before
                 scope.sources |= partnerless(node.get("join_type"), left, right, chosen=chosen)
@@ -466,6 +476,12 @@ class _Reader:
         before = set(scope.sources)
         self._from(node, scope)
         return {name: source for name, source in scope.sources.items() if name not in before}
+
+    def _check_named(self, name: str, outputs: Iterable[SelectOutput]) -> None:
+        """Raise PolicyError unless it is the name of an output that may be shown."""
+        own = named(outputs, name)
+        if not own or any(not self._shown(column) for output in own for column in output.reads):
+            raise unknown(name)
 
     def _same_names(self, outputs: Sequence[SelectOutput], join: str) -> None:
         """Record columns of USING."""

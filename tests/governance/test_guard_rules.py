@@ -267,7 +267,7 @@ def test_what_is_bound_is_granted(made: Make, monkeypatch: pytest.MonkeyPatch) -
         if reading is one:
             party.ask(ms.Describe("", -1, (SELECT,)))
             continue
-        with pytest.raises(PolicyError, match="column salary is not granted"):
+        with pytest.raises(PolicyError, match=r"a whole row of .* has columns that are not"):
             party.ask(ms.Describe("", -1, (SELECT,)))
 
 
@@ -690,12 +690,12 @@ def test_what_waits_is_written_at_the_end(made: Make, monkeypatch: pytest.Monkey
 
 
 def test_names_are_looked_up_anew_in_each_statement(made: Make) -> None:
-    party, text = made(), "SELECT * EXCLUDE (salary) FROM patients"
+    party, text = made(), "SELECT age FROM patients"
     party.guard.accept("m")
     party.ask(ms.Describe("", -1, (text,)))
-    made.con.execute("ALTER TABLE patients ADD COLUMN ssn INTEGER")
+    made.con.execute("ALTER TABLE patients RENAME COLUMN age TO years")
     party.ask(ms.SendBlock("", -1, "m", 0))
-    with pytest.raises(PolicyError, match="column ssn is not granted"):
+    with pytest.raises(PolicyError, match="column age is not granted"):
         party.ask(ms.Describe("", -1, (text,)))
 
 
