@@ -68,6 +68,7 @@ from sqlfl.governance.proposals import (
     parts_of,
     prepared_request,
     unrecognised_rows,
+    unsteady_rows,
 )
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_columns import columns_of
@@ -494,6 +495,7 @@ class Guard:
         verdicts = refusals_of(request, read_.slots, draft.ruling, read_.tables, rules, every)
         verdicts += mode_refusals(request, read_, rules, every, draft.may_join)
         verdicts = verdicts or unrecognised_rows(read_, rules)
+        verdicts = verdicts or unsteady_rows(self._con, read_, rules, draft.ruling)
         if verdicts:
             return verdicts, ()
         return self._accounting.asked(request, draft.propose.fragments, read_, draft.ruling)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
-from sqlglot import exp
+from sqlglot import Dialect, exp
+from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.contract.schema import folded
 from sqlfl.governance.growth import GROWTH
@@ -142,6 +143,110 @@ def _scanned(steps: list[dict[str, Any]]) -> Iterator[str]:
         if name is not None:
             yield folded(str(name))
         yield from _scanned(step["children"])
+
+
+CHANGING = (
+    "current_connection_id", "current_date", "current_localtime", "current_localtimestamp",
+    "current_query", "current_query_id", "current_setting", "current_time", "current_timestamp",
+    "current_transaction_id", "currval", "gen_random_uuid", "get_current_time",
+    "get_current_timestamp", "getvariable", "localtime", "localtimestamp", "nextval", "now",
+    "random", "setseed", "setval", "today", "transaction_timestamp", "txid_current", "uuid",
+    "uuidv4", "uuidv7",
+)  # fmt: skip
+"""Functions that give other values though their arguments are the same."""
+_BARE = ("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp")
+"""Those that are written without brackets."""
+_AGE = "age"
+"""A function that reads the clock where it has one argument."""
+
+
+def unsteady(con: sql.Connection, table: Table) -> bool:
+    """Return True if rows of a table or view may be others each time that they are read, though
+    nothing has changed: by chance, the clock or a sequence, also in a view or macro below it.
+
+    Names of views and macros count wherever they stand, whatever their schema. So True may be too
+    strict, and False is certain.
+    """
+    first, texts = folded(table[2]), _texts(con, _DEFINED)
+    if first not in texts:
+        return False
+    for name, macros in _texts(con, _MACRO_TEXTS).items():
+        texts.setdefault(name, []).extend(macros)
+    waiting, read = {first}, set[str]()
+    while waiting:
+        read |= waiting
+        every = [_words(text) for name in waiting for text in texts[name]]
+        if any(_changes(words, place) for words in every for place in range(len(words))):
+            return True
+        waiting = ({word for words in every for word, _ in words} & texts.keys()) - read
+    return False
+
+
+def _texts(con: sql.Connection, query: exp.Expr) -> dict[str, list[str]]:
+    """Return the definitions by their names, folded; several schemas may have one name."""
+    texts: dict[str, list[str]] = {}
+    for name, text in sql.fetch(con, query):
+        texts.setdefault(folded(name), []).append(text)
+    return texts
+
+
+def _words(text: str) -> list[tuple[str, bool]]:
+    """Return the words of a definition in lower case, each with True if it is written in quotes.
+    Texts are left out; of a table there are its generated columns alone, and no defaults.
+    """
+    tokens = Dialect.get_or_raise("duckdb").tokenize(text)
+    words = [
+        (folded(token.text), token.token_type is TokenType.IDENTIFIER)
+        for token in tokens
+        if token.token_type is not TokenType.STRING
+    ]
+    plain = [word for word, _ in words]
+    if plain[:2] != ["create", "table"]:
+        return words
+    starts = (n for n in range(len(plain)) if plain[n : n + 3] == ["generated", "always", "as"])
+    return [word for start in starts for word in words[start + 3 : _end(plain, start + 3)]]
+
+
+def _end(words: Sequence[str], start: int) -> int:
+    """Return the place behind the brackets that open at `start`."""
+    depth = 0
+    for place in range(start, len(words)):
+        depth += (words[place] == "(") - (words[place] == ")")
+        if not depth:
+            return place + 1
+    return len(words)
+
+
+def _changes(words: Sequence[tuple[str, bool]], place: int) -> bool:
+    """Return True if the word at this place calls a function that gives other values each time."""
+    word, quoted = words[place]
+    if word in _BARE and not quoted:
+        return True
+    if place + 1 == len(words) or words[place + 1][0] != "(":
+        return False
+    if word != _AGE:
+        return word in CHANGING
+    plain = [other for other, _ in words]
+    given, depth, commas = plain[place + 1 : _end(plain, place + 1)], 0, 0
+    for other in given:
+        depth += (other == "(") - (other == ")")
+        commas += other == "," and depth == 1
+    return not commas
+
+
+_DEFINED = sql.constant(
+    exp.Var(
+        this="""SELECT table_name AS name, sql AS text FROM duckdb_tables()
+        WHERE contains(sql, 'GENERATED ALWAYS')
+        UNION ALL SELECT view_name, sql FROM duckdb_views() WHERE NOT internal AND NOT temporary"""
+    )
+)
+_MACRO_TEXTS = sql.constant(
+    sql.query(
+        """SELECT function_name AS name, macro_definition AS text FROM duckdb_functions()
+        WHERE NOT internal AND macro_definition IS NOT NULL"""
+    )
+)
 
 
 MACROS = (

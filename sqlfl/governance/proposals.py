@@ -23,16 +23,22 @@ from sqlfl.contract.schema import (
 )
 from sqlfl.governance import noising
 from sqlfl.governance.ledger import Asking
+from sqlfl.governance.names import unsteady
+from sqlfl.governance.noising import budgets_of
 from sqlfl.governance.policies import JOIN, Ruling
 from sqlfl.governance.policy_evaluation import has
 from sqlfl.governance.runs import GovernedRun, Parts
 from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table, mixed
 from sqlfl.governance.tree import PARSE, SelectReading
-from sqlfl.options.policies import NEVER, TrainingPolicy
+from sqlfl.options.policies import NEVER, NOISED, TrainingPolicy
 from sqlfl.udfs import sql
 from sqlfl.udfs.numbering.fragments import ZONED
 from sqlfl.udfs.numbering.keys import canonical_text
 
+UNSTEADY = (
+    "are others each time that they are read, by random(), now() or the like: their owner may "
+    "grant a table of them"
+)
 _DUCKDB = Dialect.get_or_raise("duckdb")
 _COLUMNS = sql.constant(sql.query("SELECT name, type FROM pragma_table_info($name) ORDER BY cid"))
 
@@ -327,6 +333,33 @@ def unrecognised_rows(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple
         why = f"{has('min_difference')}, which takes a table once in a query"
         verdicts.append(Verdict(ms.CLIENT, "", REFUSED, why))
     return tuple(verdicts)
+
+
+def unsteady_rows(
+    con: sql.Connection, found: Read, rules: Mapping[int, TrainingPolicy], ruling: Ruling
+) -> tuple[Verdict, ...]:
+    """Return refusals of slots whose rows are others each time that they are read, where these must
+    be recognised, or noise of labels follows from them. An account charges each draw of labels.
+    """
+    ruled: dict[Table, tuple[int, str]] = {}
+    for item in found.slots:
+        own, readings = rules[item.slot], found.readings[item.slot]
+        rule = "" if own.min_difference is None else f"min_difference = {own.min_difference}"
+        drawn = not rule and own.labels == NOISED
+        if drawn and row_keys_of(item, readings, ruling) is not None:
+            rule = "labels = 'noised' and no KEY"
+        for table in found.tables[item.slot] if rule else ():
+            charged = budgets_of(ruling.rules([table]), ruling.total_rules(table))
+            if not drawn or not (charged or ruling.key(table)):
+                ruled[table] = item.slot, rule
+    if not ruled:
+        return ()
+    with closing(sql.system_cursor(con)) as cursor:
+        return tuple(
+            Verdict(slot, "", REFUSED, f"{has(rule)}, and rows of {'.'.join(table[1:])} {UNSTEADY}")
+            for table, (slot, rule) in sorted(ruled.items())
+            if unsteady(cursor, table)
+        )
 
 
 def prepared_request(

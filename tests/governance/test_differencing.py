@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -254,6 +255,25 @@ def test_a_view_is_known_by_its_rows(
     fed.sql(text)
     with pytest.raises(PolicyError, match=REFUSED):
         fed.sql(f"{text[:-1]} WHERE p.bmi < 0.9999)")
+
+
+@pytest.mark.parametrize("value", ["now()", "random()", "current_date - DATE '2026-01-01'"])
+def test_rows_that_are_others_each_time_are_refused(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, value: str
+) -> None:
+    """No run over them differs from another one by few rows, whichever it leaves out."""
+    clinic.execute(f"CREATE VIEW asked AS SELECT *, {value} AS at FROM patients")
+    with sqlfl.owner(clinic) as owner:
+        owner.sql(GRANT.replace("patients", "asked"))
+    text = TRAIN.replace("clinic.patients", "clinic.asked")
+    said = r"min_difference = \d, and rows of main\.asked are others each time that they are read"
+    assert re.search(said, " ".join(str(fed.explain(text)).split()))
+    with pytest.raises(PolicyError, match=said):
+        fed.sql(text)
+    clinic.execute("CREATE TABLE copied AS FROM asked")
+    with sqlfl.owner(clinic) as owner:
+        owner.sql(GRANT.replace("patients", "copied"))
+    fed.sql(TRAIN.replace("clinic.patients", "clinic.copied"))
 
 
 def test_a_table_and_a_view_of_it_are_not_compared(

@@ -40,10 +40,10 @@ class Study:
     fed: sqlfl.Federation
     transport: RecordingTransport
 
-    def labels(self, epsilon: float = 1.0, party: str = "clinic") -> int:
+    def labels(self, epsilon: float = 1.0, party: str = "clinic", view: str = "patients") -> int:
         """How many are told to be ill. Rows have other numbers in each run."""
         self.transport.recorded.clear()
-        self.fed.sql(TRAIN.format(epsilon, party))
+        self.fed.sql(TRAIN.format(epsilon, party).replace("patients", view))
         told = [decode(item.data) for item in self.transport.recorded]
         (found,) = [message for message in told if isinstance(message, Labels)]
         return int(found.codes.sum())
@@ -111,6 +111,24 @@ def test_a_label_that_changes_is_another_draw_of_the_row(tmp_path: Path) -> None
         study.con.execute("INSERT INTO patients VALUES (9, 1, false, 1)")
         study.labels()
         assert study.spent == 2.0
+
+
+def test_rows_that_are_others_each_time_have_a_key_or_an_account(tmp_path: Path) -> None:
+    """Else each run would draw all labels anew, and the majority of them would be the labels."""
+    with studied(tmp_path) as study:
+        study.con.execute("CREATE VIEW asked AS SELECT *, now() AS at FROM patients")
+        keyed = GRANT.replace("patients", "asked").replace("ill){}", "ill), KEY (pid)")
+        plain = keyed.replace(", KEY (pid)", "")
+        ruled(study.con, ACCOUNT, plain.format("acme"))
+        for spent in (1.0, 2.0):
+            study.labels(view="asked")
+            assert study.spent == spent
+        ruled(study.con, "labels = 'noised'", "")
+        said = r"labels = 'noised' and no KEY, and rows of main\.asked are others each time"
+        with pytest.raises(PolicyError, match=said):
+            study.labels(view="asked")
+        ruled(study.con, "labels = 'noised'", keyed.format("acme"))
+        assert len({study.labels(view="asked") for _ in range(4)}) == 1
 
 
 def test_without_a_key_a_table_that_changes_is_charged_anew(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from sqlfl.governance.names import Listed, NameLookup
+from sqlfl.governance.names import CHANGING, Listed, NameLookup, unsteady
 from tests.open_databases import in_memory
 
 MADE = """CREATE TABLE t (a INTEGER, "B c" DOUBLE); CREATE VIEW v AS SELECT a FROM t;
@@ -103,3 +103,69 @@ def test_what_was_listed_is_not_looked_up(con: duckdb.DuckDBPyConnection) -> Non
     assert found is not None
     assert names.is_view(found[0])
     assert listed.views == {("memory", "hr", "w")}
+
+
+# -- rows that are others each time ----------------------------------------------------------------
+
+BASE = """CREATE SEQUENCE q; CREATE TABLE rows_ (
+  a DOUBLE DEFAULT random(), born DATE, day DATE, u DOUBLE GENERATED ALWAYS AS (a + 1));
+CREATE TABLE drawn (a INTEGER, r DOUBLE GENERATED ALWAYS AS (a + (random())));
+CREATE MACRO chance(x) AS x + random(); CREATE MACRO twice(x) AS chance(x) + 1;
+CREATE MACRO plain(x) AS x + 1; CREATE MACRO clock() AS TABLE SELECT now() AS n;
+CREATE SCHEMA far_; CREATE VIEW far_.inner_ AS SELECT *, now() AS at FROM rows_"""
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        "SELECT *, now() AS at FROM rows_",
+        "SELECT *, CURRENT_DATE - born AS days FROM rows_",
+        "SELECT *, age(born) AS years FROM rows_",
+        "SELECT *, age(greatest(born, day)) AS years FROM rows_",
+        "SELECT *, born::TIMESTAMP.age() AS years FROM rows_",
+        'SELECT *, "random"() AS r FROM rows_',
+        "SELECT *, nextval('q') AS n FROM rows_",
+        "SELECT *, 'q'.nextval() AS n FROM rows_",
+        "SELECT twice(a) AS r FROM rows_",
+        "SELECT * FROM rows_, clock()",
+        "SELECT a FROM drawn",
+        "SELECT a FROM far_.inner_",
+        "SELECT a FROM rows_ WHERE random() < 0.5",
+        "SELECT a FROM (SELECT a, uuid() AS u FROM rows_)",
+    ],
+)
+def test_rows_that_are_others_each_time(select: str) -> None:
+    with in_memory() as con:
+        con.execute(f"{BASE}; CREATE VIEW v AS {select}; CREATE VIEW over_ AS SELECT a FROM rows_")
+        assert unsteady(con, ("memory", "main", "v"))
+        assert unsteady(con, ("memory", "main", "drawn"))
+        assert not unsteady(con, ("memory", "main", "over_"))
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        "SELECT * FROM rows_",
+        "SELECT *, 'now() random()' AS said FROM rows_",
+        "SELECT a AS random, born AS now FROM rows_ -- now()",
+        "SELECT *, age(day, born) AS years FROM rows_",
+        "SELECT plain(a) AS b, date_part('year', born) AS y FROM rows_",
+    ],
+)
+def test_rows_that_stay_the_same(select: str) -> None:
+    with in_memory() as con:
+        con.execute(f"{BASE}; CREATE VIEW v AS {select}")
+        assert not unsteady(con, ("memory", "main", "v"))
+        assert not unsteady(con, ("memory", "main", "rows_"))  # a default is no value of a row
+
+
+def test_all_functions_that_change_are_known(con: duckdb.DuckDBPyConnection) -> None:
+    """Those of a session alone, of errors and of plans give rows no other values."""
+    text = """SELECT function_name FROM duckdb_functions() WHERE internal
+      AND function_type IN ('scalar', 'aggregate')
+      GROUP BY ALL HAVING bool_and(stability <> 'CONSISTENT')"""
+    harmless = {
+        "current_database", "current_schema", "current_schemas", "error", "in_search_path",
+        "sleep_ms", "stats", "vector_type", "write_log",
+    }  # fmt: skip
+    assert {name for (name,) in con.sql(text).fetchall()} - {*CHANGING} <= harmless
