@@ -141,15 +141,15 @@ class TowerOptions:
     dropout: float = option(FRACTION, 0.0,
         "share of the hidden units that each training step leaves out at random", kinds=NEURAL)
     head: str = option(choice("none", "linear"), "none",
-        "how the coordinator makes scores of the sum of the towers' outputs: it takes the sum, or "
-        "trains a linear layer on it", chosen=lambda setting: _usual(setting).head,
+        "'linear': the coordinator trains a linear layer on the sum of the towers' outputs",
+        chosen=lambda setting: _usual(setting).head,
         default_text="'none'; 'linear' with pbm", kinds=NEURAL)
     embedding: int = option(integer(1, MAX_WIDTH), 16,
         "number of outputs of each tower; only with head = 'linear'", kinds=NEURAL,
         needs=Needs(("head",), ("linear",)))
     device: str = option(choice("auto", "cpu", "cuda"), "auto",
-        "where towers are trained: 'auto' is CUDA at clients that have it, else the CPU, which "
-        "small towers always take; float32 on CUDA and float64 on CPUs", kinds=NEURAL)
+        "where towers are trained: 'auto' is CUDA at clients that have it, but for small towers; "
+        "float32 on CUDA and float64 on CPUs", kinds=NEURAL)
     # fmt: on
 
     @property
@@ -205,8 +205,8 @@ class TrainingOptions:
     engine: str = option(choice("auto", "sql", "arrays"), "auto",
         "how parties compute local updates: by queries in the database, or with arrays beside it")
     memory_limit: str | None = option(SIZE, None,
-        "memory for the join and the training at the coordinator; beyond it, joined rows are kept "
-        "on disk or refused. The arrays of an engine must fit in half of it",
+        "memory at the coordinator; beyond it, joined rows are kept on disk or refused. The arrays "
+        "of an engine must fit in half of it",
         default_text="four fifths of the machine's memory; 4 GiB for the arrays")
     max_joined_rows: int = option(integer(1, MAX_JOINED_ROWS), 100_000_000,
         "maximum number of rows of the join: a larger one is refused before it is made")
