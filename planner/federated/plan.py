@@ -512,7 +512,7 @@ class _Draft:
                 ),
                 device=device if slot.features else None,
                 secure=training is not None and training.method.secure,
-                drawn=drawn and bool(slot.features),
+                masked_predictions=drawn and bool(slot.features),
                 folds=0 if self.tuning is None else self.tuning.splits,
             )
 

@@ -46,6 +46,6 @@ def rows_of(item: SlotSpecification, fragments: tuple[str, ...]) -> Hashable:
         privacy=None,
         combination=None,
         secure=False,
-        drawn=False,
+        masked_predictions=False,
     )
     return plain, features, noised, fragments

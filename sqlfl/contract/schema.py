@@ -314,7 +314,7 @@ class SlotSpecification:
     are drawn, 1 for `split` alone. What rows count, and the start, may come again then."""
     offset: bool = field(default=False, metadata=LEFT_OUT)
     """The fragments have a column of offsets."""
-    drawn: bool = field(default=False, metadata=LEFT_OUT)
+    masked_predictions: bool = field(default=False, metadata=LEFT_OUT)
     """True, for all slots of a run, if predictions of joined rows leave under masks that cancel in
     the sum over all slots.
     """
@@ -324,7 +324,7 @@ class SlotSpecification:
     """
     merging: Merging | None = field(default=None, metadata=LEFT_OUT)
     """None for fragments of the client's own rows."""
-    drawn_by: tuple[tuple[str, ...], ...] | None = field(default=None, metadata=LEFT_OUT)
+    draw_columns: tuple[tuple[str, ...], ...] | None = field(default=None, metadata=LEFT_OUT)
     """Columns of `sqlfl_base`, for each fragment, from which the noise of its labels and other
     draws follow; none for the whole row. It stays at the party and never travels.
     """
@@ -377,8 +377,8 @@ def _check_fragments(item: SlotSpecification) -> None:
         raise ValueError("fragments are met twice, or links are none of them")
     if len({kept for kept, _ in item.links}) < len(item.links):
         raise ValueError("a fragment has two links")
-    if item.drawn_by is not None and len(item.drawn_by) != len(indices):
-        raise ValueError(f"{len(item.drawn_by)} keys of rows of {len(indices)} fragments")
+    if item.draw_columns is not None and len(item.draw_columns) != len(indices):
+        raise ValueError(f"{len(item.draw_columns)} keys of rows of {len(indices)} fragments")
     parts = () if item.combination is None else item.combination.parts
     if parts and (len(set(parts)) < len(parts) or {index for _, index in parts} != {*indices}):
         raise ValueError("the clients' fragments are not those of the slot")

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
-from sqlfl.base.errors import Error, InternalError, ModelError, PolicyError
+from sqlfl.base.errors import Error, ModelError, PolicyError
 from sqlfl.base.result import Result
 from sqlfl.contract.schema import Client
 from sqlfl.databases.files import PRIVATE, to_path
@@ -370,12 +370,7 @@ def _scores(model: Model) -> exp.Expr:
 
 
 def _link(model: Model, score: exp.Expr) -> exp.Expr:
-    match kind_of(model.kind).loss:
-        case "squared" | "huber" | "quantile":
-            return score
-        case "poisson" | "gamma":
-            return sql.call("exp", score)
-    raise InternalError(f"no link of a {model.kind}")
+    return sql.call("exp", score) if kind_of(model.kind).exponential else score
 
 
 def _probabilities(model: Model, scores: exp.Expr) -> exp.Expr:
@@ -415,8 +410,7 @@ def _to_onnx(model: Model) -> bytes:
     scores = graph.node("Add", scores, graph.constant(intercept))
     outputs: dict[str, tuple[str, str, int | None]]
     if model.classes is None:
-        exponential = kind_of(model.kind).loss in ("poisson", "gamma")
-        output = graph.node("Exp", scores) if exponential else scores
+        output = graph.node("Exp", scores) if kind_of(model.kind).exponential else scores
         outputs = {"prediction": (output, "double", 1)}
     else:
         if kind_of(model.kind).loss == "logistic":

@@ -34,7 +34,7 @@ Question: TypeAlias = tuple[str, *tuple[Any, ...]]
 
 MAX_PLANS = 128
 """Maximum number of cached plans and normal forms."""
-MAX_CHARACTERS = 20_000
+MAX_LISTED_COLUMNS = 20_000
 """Maximum number of columns in the parties' listings. A plan with more is not cached, because the
 listings would cost more memory than plans save time.
 """
@@ -226,7 +226,7 @@ class Plans:
         made = make(asked, remarks.append)
         for text in remarks:
             remark(text)
-        if key is not None and not asked.failed and asked.columns <= MAX_CHARACTERS:
+        if key is not None and not asked.failed and asked.columns <= MAX_LISTED_COLUMNS:
             with self._lock:
                 self._kept[key] = _Kept(made, asked.answers, tuple(remarks))
                 self._kept.move_to_end(key)

@@ -400,7 +400,7 @@ class Guard:
         allow.
         """
         assert self._joins is not None
-        _, age = self._joins.told(join)
+        _, age = self._joins.name_and_age(join)
         every = proposal.run.every
         if every.join_time is None or age > every.join_time:
             said = "no join_time"
@@ -538,7 +538,7 @@ class Guard:
         return Proposal(
             draft.ruling, run, draft.propose, draft.digest, draft.views, demands,
             draw_keys(read_, draft.ruling), trained, self._named(readings, draft.ruling),
-            line(self._joins.told(join)[0]) if self._joins and join else "", study,
+            line(self._joins.name_and_age(join)[0]) if self._joins and join else "", study,
         )  # fmt: skip
 
     def _proposed_study(self, propose: ms.ProposeStudy, ruling: Ruling) -> ms.Message:
@@ -586,7 +586,7 @@ class Guard:
         self, propose: ms.Propose | ms.Rehearse, ruling: Ruling
     ) -> tuple[Mapping[Table, str], Read]:
         slots = specifications_from_json(propose.specification)
-        if any(item.drawn_by is not None or item.marked for item in slots):
+        if any(item.draw_columns is not None or item.marked for item in slots):
             raise PolicyError("a specification that says what a party finds out itself")
         if any(item.merging is not None for item in slots):
             raise PolicyError(
@@ -721,7 +721,7 @@ class Guard:
         for demand in proposal.asked:
             if any(entry.identity for entry in demand.entries) and demand.slot not in drawn:
                 parts = proposal.run.parts[demand.slot]
-                of_tables = zip(parts.tables.values(), parts.drawn_by or (), strict=True)
+                of_tables = zip(parts.tables.values(), parts.draw_columns or (), strict=True)
                 known = all(key for table, key in of_tables if table is not None)
                 drawn[demand.slot] = Drawn(*self._slots.drawn(run, demand.slot), known_again=known)
         return self._ledger.reserve(run, self._analyst, proposal.asked, drawn)

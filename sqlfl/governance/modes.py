@@ -168,7 +168,7 @@ def _predictions(
     if SECURE_SUM not in modes(policy.predictions) or not _has_rounds(item, asked):
         return
     rule = "predictions = 'secure_sum'"
-    if not item.drawn:
+    if not item.masked_predictions:
         yield "its features", _takes(rule, "sums under masks over several tables, as of 'pbm'")
         return
     for one in asked:

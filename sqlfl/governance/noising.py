@@ -102,7 +102,7 @@ def of_features(request: Request, item: SlotSpecification) -> Iterator[tuple[str
     noise, privacy = item.privacy, privacy_of(request)
     if noise is None or noise.delta is None or privacy is None or privacy.epsilon is None:
         yield "its features", "training under PRIVACY (epsilon = ...)"
-    elif privacy.predictions not in SOUND or item.secure or item.drawn or item.folds:
+    elif privacy.predictions not in SOUND or item.secure or item.masked_predictions or item.folds:
         yield "its features", "PRIVACY with predictions = 'gaussian' or 'moments', in plain sums"
     elif noise.statistics == "none" or any(feature.fitted for feature in item.features):
         yield "its features", "statistics that are public or noised"

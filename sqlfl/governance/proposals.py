@@ -248,7 +248,7 @@ def _bases(item: SlotSpecification, readings: Sequence[SelectReading]) -> Iterat
     return (reading.outputs[base] for reading in readings)
 
 
-def _drawn_by(
+def _draw_columns(
     item: SlotSpecification, readings: Sequence[SelectReading], ruling: Ruling
 ) -> tuple[tuple[str, ...], ...] | None:
     """Return, for each fragment, the columns from which draws of its rows follow: those of
@@ -275,7 +275,7 @@ def parts_of(
         for number, reading in readings
     }
     made = sum(feature.width for feature in item.features if feature.fitted)
-    drawn_by = _drawn_by(item, found.readings[item.slot], ruling)
+    draw_columns = _draw_columns(item, found.readings[item.slot], ruling)
     of_rows = (reading.outputs for reading in found.readings[item.slot] if not reading.unmatched)
     features = zip(*(outputs[: len(item.features)] for outputs in of_rows), strict=True)
     computed = frozenset(place for place, outputs in enumerate(features) if mixed(outputs))
@@ -294,7 +294,7 @@ def parts_of(
         place for place, reading in enumerate(every) if not (reading.stable or apart[place])
     )
     return Parts(
-        tables, rules[item.slot].min_difference, bool(item.keys), made, drawn_by, computed,
+        tables, rules[item.slot].min_difference, bool(item.keys), made, draw_columns, computed,
         item.shared, reads, copied, len(item.features) + item.target + item.weight + item.offset,
     )  # fmt: skip
 
@@ -368,7 +368,7 @@ def prepared_request(
     """Return the request with columns that recognise rows and that draw labels, if they are
     needed.
     """
-    if all(own.least is None and own.drawn_by is None for own in parts.values()):
+    if all(own.least is None and own.draw_columns is None for own in parts.values()):
         return request
     slots: list[SlotSpecification] = []
     texts: list[str] = []
@@ -378,7 +378,7 @@ def prepared_request(
             own = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
             own_parts = parts[item.slot]
-            item = replace(item, drawn_by=own_parts.drawn_by)
+            item = replace(item, draw_columns=own_parts.draw_columns)
             if own_parts.least is not None:
                 item = replace(item, marked=True)
                 tables = (own_parts.tables[number] for number in item.fragments)

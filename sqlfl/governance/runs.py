@@ -83,7 +83,7 @@ class GuardedJoins(Protocol):
         """Return the cursor on which tables are as they were when the join was made. Raise Error
         if it is not there any more."""
 
-    def told(self, join: str) -> tuple[str, float]:
+    def name_and_age(self, join: str) -> tuple[str, float]:
         """Return its name, and its age in seconds. Raise Error if it is not there any more."""
 
 
@@ -144,7 +144,7 @@ class Parts:
     """True if rows have ids once their join keys are requested."""
     made: int = 0
     """Numbers that TRANSFORM makes of a row once it is active."""
-    drawn_by: tuple[tuple[str, ...], ...] | None = None
+    draw_columns: tuple[tuple[str, ...], ...] | None = None
     """Columns from which draws of a row follow, for each fragment, if rows are drawn."""
     computed: frozenset[int] = frozenset()
     """Places of features that are not one column."""

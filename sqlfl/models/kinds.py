@@ -51,7 +51,7 @@ class Kind:
         return self.loss in ("logistic", "softmax", "poisson")
 
     @property
-    def unbounded(self) -> bool:
+    def exponential(self) -> bool:
         """Return True if predictions are exponentials of scores, so that no number bounds the
         curvature of the loss.
         """

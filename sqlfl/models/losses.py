@@ -440,3 +440,7 @@ LOSSES: Mapping[str, Callable[[int, Mapping[str, Any]], Loss]] = {
     "softmax": lambda classes, options: Softmax(classes),
 }
 """Losses by name, from the number of classes and the options by name."""
+LOSS_TYPES: Mapping[str, type[Any]] = {
+    loss.name: loss for loss in (Squared, Poisson, Gamma, Huber, Quantile, Logistic)
+} | {"softmax": Softmax}
+"""The losses' dataclasses by name."""

@@ -259,7 +259,7 @@ def _check_method(kind: str, algorithm: str, written: WrittenOptions, sql: str |
         fitting = [f"'{m}'" for m in methods() if options_of(m).usual.tower_epochs is not None]
         hint = f"algorithm = {' or '.join(fitting)}"
         raise error(message, written.places["algorithm"], sql, hint=hint)
-    if kind in NEURAL and kind_of(kind).unbounded and algorithm != "sgd":
+    if kind in NEURAL and kind_of(kind).exponential and algorithm != "sgd":
         message = (
             f"algorithm '{algorithm}' does not train {kind}: it relies on a bound of the loss's "
             "curvature, and exponentials have none"

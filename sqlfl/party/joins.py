@@ -179,7 +179,7 @@ class Joins:
     def cursor(self, join: str) -> duckdb.DuckDBPyConnection:
         return self.get(join).cursor
 
-    def told(self, join: str) -> tuple[str, float]:
+    def name_and_age(self, join: str) -> tuple[str, float]:
         held = self.get(join)
         return held.name, held.age
 

@@ -124,7 +124,7 @@ class MaskedRun:
     def _set_peers(self, request: ms.SetPeers) -> ms.Message:
         slot = self._slot(request)
         numbers, keys = request.slots.tolist(), []
-        if not slot.specification.drawn and set(numbers) != {request.slot}:
+        if not slot.specification.masked_predictions and set(numbers) != {request.slot}:
             raise InternalError(f"slot {request.slot} is summed with slots {sorted(set(numbers))}")
         peers_told = zip(request.clients, numbers, request.keys, request.seals, strict=True)
         for name, number, key, seal in peers_told:
@@ -133,7 +133,7 @@ class MaskedRun:
                 raise InternalError(f"the key of {name} is not sealed by the parties' secret")
             keys.append(bytes(key))
         peers = Peers(tuple(range(len(keys))), tuple(keys))
-        sums = "embeddings" if slot.specification.drawn else str(request.slot)
+        sums = "embeddings" if slot.specification.masked_predictions else str(request.slot)
         slot.masks = Masks(slot.pair, peers, f"{request.run} {sums}")
         slot.clients = len(keys)
         return ms.Ready(request.run, request.slot)

@@ -559,7 +559,7 @@ class PartyClient(Server):
         if protected(state.specification) != (configuration.privacy is not None):
             # Otherwise exact predictions would have left before anyone checks the releases.
             raise InternalError(f"slot {request.slot} starts with other noise than was said")
-        if part.masked != state.specification.drawn:
+        if part.masked != state.specification.masked_predictions:
             raise InternalError(f"slot {request.slot} starts with other sums than was said")
         finder = state.finder(configuration)
         engine, begin = self.start(request, configuration, finder)

@@ -72,10 +72,10 @@ class Masking:
         return work() if run is None else run.answer(request, work)
 
     def _prepared(self, request: ms.Prepare) -> None:
-        if not any(name in request.specification for name in ("secure", "drawn")):
+        if not any(name in request.specification for name in ("secure", "masked_predictions")):
             return
         specifications = specifications_from_json(request.specification)
-        slots = [item for item in specifications if item.secure or item.drawn]
+        slots = [item for item in specifications if item.secure or item.masked_predictions]
         if slots:
             from sqlfl.party.masked_run import MaskedRun  # loads cryptography
 

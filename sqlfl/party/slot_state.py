@@ -60,9 +60,9 @@ from sqlfl.udfs.sql import Connection
 from sqlfl.udfs.updates.predict import make_engine, ready
 from sqlfl.udfs.updates.update import LinearEngine
 
-BEFORE = (ms.SendKeys, ms.Activate)
-"""Requests of a slot whose active rows are not told yet."""
-ONCE = (
+BEFORE_ACTIVATION = (ms.SendKeys, ms.Activate)
+"""Requests of a slot whose active rows are not known yet."""
+SAME_EACH_TIME = (
     ms.SetRanges,
     ms.SetEncoding,
     ms.SendSeparated,
@@ -142,15 +142,15 @@ class SlotState:
             raise InternalError(f"{message.kind} of other sizes: {fault}")
 
     def check_once(self, request: ms.Message) -> None:
-        """Raise InternalError if the rows that are joined are not told yet, and if the request
-        differs from an earlier one of a kind in `ONCE`: the difference of two answers tells more
-        than both say. An equal request is answered again.
+        """Raise InternalError if the joined rows are not known yet, or if the request differs from
+        an earlier one of a kind in `SAME_EACH_TIME`: the difference of two answers discloses more
+        than both do. An equal request is answered again.
 
         Standard errors may be asked for of several classes, but of the same columns.
         """
-        if not self.active and not isinstance(request, BEFORE):
+        if not self.active and not isinstance(request, BEFORE_ACTIVATION):
             raise InternalError(f"{request.kind} before the rows that are joined are told")
-        if not isinstance(request, ONCE):
+        if not isinstance(request, SAME_EACH_TIME):
             return
         kind = ms.SendProfile.kind if isinstance(request, ms.SendProfile) else request.kind
         asked = {(kind, -1, -1): _digest(request)}

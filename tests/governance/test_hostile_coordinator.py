@@ -649,7 +649,7 @@ def test_noise_of_ones_choice(database: Open, rules: str, base: str) -> None:
 # -- rules -----------------------------------------------------------------------------------------
 
 STARTED = {"asked": (Asked(0, "start", "ready", "", 1),)}
-SHARED, DRAWN = replace(SLOT, shared=True), replace(SLOT, drawn=True)
+SHARED, DRAWN = replace(SLOT, shared=True), replace(SLOT, masked_predictions=True)
 LOUD = SnapshotPrivacy(LabelNoise("laplace", 4.1, (-1.0, 3.0), ()), "none", (), 0.0, 0.0, None)
 RULES = [
     ("labels = 'never'", SLOT, SELECT, {}),

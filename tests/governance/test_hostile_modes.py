@@ -146,7 +146,7 @@ SAID: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"privacy": replace(BOUNDED, statistics="none")}, {}, "statistics that are public"),
     ({"privacy": replace(BOUNDED, statistics="noised", statistics_noise=1e-200)}, {},
      "statistics in public bounds"),
-    ({"drawn": True}, {}, "PRIVACY with predictions = 'gaussian' or 'moments', in plain sums"),
+    ({"masked_predictions": True}, {}, "PRIVACY with predictions = 'gaussian' or 'moments', in plain sums"),
     ({"secure": True, "shared": True}, {}, "in plain sums"),
     ({"folds": 3}, {}, "in plain sums"),
 ]  # fmt: skip
@@ -259,7 +259,7 @@ def test_labels_of_two_slots(ruled: Callable[[str], Ask]) -> None:
 # -- sums under masks ------------------------------------------------------------------------------
 
 SECRET = b"\x07" * 32
-DRAWN = replace(TRAINED, drawn=True)
+DRAWN = replace(TRAINED, masked_predictions=True)
 ROWS = SendEmbeddings("r", 0, 1, 1, ALL[:1], np.zeros(0, np.uint32))
 BACK = PbmResiduals("r", 0, np.ones((1, 2), np.float32), 1.0, 1, 0)
 IN_SUMS = (

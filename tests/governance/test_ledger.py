@@ -226,7 +226,7 @@ GAUSSIAN = replace(
     [
         {"features": (FeatureSpecification("age", "numeric", 1, FITTED),)},
         {"secure": True},
-        {"drawn": True},
+        {"masked_predictions": True},
         {"folds": 2},
         {"weight": True},
         {"target": True},

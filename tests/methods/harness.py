@@ -112,7 +112,9 @@ def block_of(operator: Operator) -> Array:
 
 def masked_run(client: Client, slot: int) -> MaskedRun:
     """What masks the sums of one slot over all slots."""
-    drawn = SlotSpecification(slot, (), False, False, (), (), (), False, "", "arrays", drawn=True)
+    drawn = SlotSpecification(
+        slot, (), False, False, (), (), (), False, "", "arrays", masked_predictions=True
+    )
     return MaskedRun(str(client), b"the parties' secret", [drawn])
 
 

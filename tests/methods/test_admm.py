@@ -37,7 +37,7 @@ def paper(join, epochs: int, rho: float) -> np.ndarray:
 def test_undamped_increments_are_the_papers_updates() -> None:
     join = random_join()
     trained = train(join, "admm", epochs=4, rho=1.0, tolerance=0.0)
-    assert trained.algorithm._relaxation == 1.0
+    assert trained.algorithm._proximal_factor == 1.0
     np.testing.assert_allclose(trained.theta[:, 0], paper(join, 4, 1.0), atol=1e-6)
 
 
@@ -57,7 +57,7 @@ def test_strongly_correlated_tables_never_diverge(kind: str, categories: int) ->
     join = random_join(kind, correlation=0.95, sizes=(1500,) * 4, categories=categories)
     trained = train(join, "admm", epochs=60)
     objectives = np.array([step.objective for step in trained.steps])
-    assert 2.5 < trained.algorithm._relaxation <= 4.0
+    assert 2.5 < trained.algorithm._proximal_factor <= 4.0
     assert (np.diff(objectives) <= 0.02 * objectives[:-1]).all()
     assert objectives[-1] < objectives[10] < objectives[0]
     assert np.isfinite(trained.theta).all()

@@ -74,7 +74,7 @@ def _words(snapshot: Snapshot, label: LabelNoise) -> npt.NDArray[np.uint64]:
     content = sql.expression("encode(CAST(y AS VARCHAR))")
     indices = snapshot.specification.fragments
     ways = [way_to_label(snapshot.con, fragment) for fragment in snapshot.fragments]
-    row_keys = snapshot.specification.drawn_by or [()] * len(indices)
+    row_keys = snapshot.specification.draw_columns or [()] * len(indices)
     places = sorted(zip(ways, row_keys, indices, strict=True))
     for (way, row_key), members in groupby(places, key=lambda place: place[:2]):
         query = sql.query(

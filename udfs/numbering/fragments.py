@@ -56,7 +56,9 @@ def converted(
     if spec.base:
         base: exp.Expr
         base, column = next(left)
-        row_key = () if spec.drawn_by is None else spec.drawn_by[spec.fragments.index(index)]
+        row_key = (
+            () if spec.draw_columns is None else spec.draw_columns[spec.fragments.index(index)]
+        )
         if row_key:
             base, column = _by_key(base, column, row_key)
         draw = sql.call("hash", base) if spec.folds else _draw(base, column)

@@ -33,9 +33,7 @@ from sqlfl.coordinator.join.table_mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.chunk import Scores
 from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, ProductChunks, WrittenChunks
 from sqlfl.coordinator.rounds.passes import MeasuredRows
-from sqlfl.models.clipped import Huber, Quantile
-from sqlfl.models.log_link import Gamma, Poisson
-from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
+from sqlfl.models.losses import LOSS_TYPES, Loss
 from sqlfl.models.metrics import (
     ClassMeter,
     CountMeter,
@@ -118,9 +116,6 @@ class FrameReading:
         return tuple(self.arrays[place] for place in places)
 
 
-LOSSES: Mapping[str, Any] = {
-    kind.name: kind for kind in (Squared, Logistic, Poisson, Gamma, Huber, Quantile)
-} | {"softmax": Softmax}
 KINDS: Mapping[str, Callable[[], Meter]] = {
     "number": NumberMeter,
     "count": CountMeter,
@@ -278,13 +273,13 @@ def _pieces_of(facts: Mapping[str, Any], reading: FrameReading) -> Sequence[Chun
 
 
 def _fields(loss: Loss) -> dict[str, Any]:
-    if loss.name not in LOSSES:
+    if loss.name not in LOSS_TYPES:
         raise InternalError(f"a loss that no worker knows: {loss.name}")
     return asdict(loss)  # type: ignore[call-overload,no-any-return]
 
 
 def _loss(facts: Mapping[str, Any]) -> Loss:
-    made: Loss = LOSSES[facts["name"]](**facts["fields"])
+    made: Loss = LOSS_TYPES[facts["name"]](**facts["fields"])
     return made
 
 

@@ -78,15 +78,15 @@ class Admm:
         blocks = float(len(problem.slots))
         self._limit = 4.0 * blocks if self._consensus else blocks
         self._private = problem.privacy is not None
-        self._relaxation = 1.0
-        """r"""
+        self._proximal_factor = 1.0
+        """r, by which the clients' penalty exceeds ρ."""
         self._cautious = 1.0
         """r after a late step, whose scores other blocks have changed since."""
         self._slowed = 1.0
         """r of the intercept."""
         if self._private:
-            self._relaxation = blocks if problem.centred else blocks + 1.0
-            self._slowed = 1.0 if problem.centred else self._relaxation
+            self._proximal_factor = blocks if problem.centred else blocks + 1.0
+            self._slowed = 1.0 if problem.centred else self._proximal_factor
         self._begin = cold(problem)
         self._intercept: Array = self._begin.intercept
         self._scores = self._begin.scores
@@ -138,7 +138,7 @@ class Admm:
                 conversation.probe, problem.passes, PROBES, generator, problem.shares
             )
             self._cautious = min(kappa, float(blocks))
-            self._relaxation = max(1.0, DAMPING * self._cautious)
+            self._proximal_factor = max(1.0, DAMPING * self._cautious)
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
@@ -174,11 +174,11 @@ class Admm:
             if self._private:
                 continue
             if late:
-                self._relaxation = max(self._relaxation, self._cautious)
+                self._proximal_factor = max(self._proximal_factor, self._cautious)
             grew = relative(objective - before, objective, first) > 1e-6
             if grew and moved > moved_before:
-                larger = max(2.0 * self._relaxation, float(len(problem.slots)))
-                self._relaxation = min(self._limit, larger)
+                larger = max(2.0 * self._proximal_factor, float(len(problem.slots)))
+                self._proximal_factor = min(self._limit, larger)
 
     def _usual_rho(self) -> float:
         loss = self._problem.loss
@@ -191,7 +191,7 @@ class Admm:
         rho = self._rho
         renewed = self._problem.passes.proximal(self._scores, rho)
         whole, total = self._conversation.whole, self._problem.mapping.total
-        weight, run = rho * self._relaxation, self._problem.run
+        weight, run = rho * self._proximal_factor, self._problem.run
         replies = self._conversation.step(
             whole, renewed.slots, lambda to, residuals: AdmmResiduals(run, to[1], residuals, weight)
         )
@@ -251,7 +251,7 @@ class TowerAdmm(Headed):
         """0 where it follows the curvature."""
         self._blocks = float(len(problem.slots))
         self._private = problem.privacy is not None
-        self._relaxation = self._blocks if self._private else max(1.0, DAMPING * self._blocks)
+        self._proximal_factor = self._blocks if self._private else max(1.0, DAMPING * self._blocks)
         self._caution = 1.0 if self._private else 0.0
         """0, or after growth the multiple of the safe ρ r."""
         self._counts = _counts(problem)
@@ -324,7 +324,7 @@ class TowerAdmm(Headed):
         stretch = self._head.stretch
         usual = self._usual_rho()
         rho = self._rho or usual
-        weight = max(rho, usual) * self._relaxation
+        weight = max(rho, usual) * self._proximal_factor
         if self._caution > 0.0:
             safe = self._caution * self._blocks * problem.loss.curvature * stretch
             weight = max(weight, safe)
@@ -343,7 +343,7 @@ class TowerAdmm(Headed):
         blocks = whole.concatenate(replies)
         self._embedding = whole.mapping.gather_sum(blocks)
         if not self._private:
-            self._relaxation = self._relaxed(blocks, self._embedding - before)
+            self._proximal_factor = self._relaxed(blocks, self._embedding - before)
         self._fit(blocks)
         penalty = float(self._conversation.products(replies).sum())
         square = float(np.vdot(gap, problem.weighted(gap))) * stretch
@@ -366,16 +366,16 @@ class TowerAdmm(Headed):
         before, problem = self._slots, self._problem
         self._slots = [np.asarray(h, np.float64) for h in blocks]
         if not before:
-            return self._relaxation
+            return self._proximal_factor
         apart = sum(
             _spread(new - old, counts)
             for new, old, counts in zip(self._slots, before, self._counts, strict=True)
         )
         if not apart > 0.0:
-            return self._relaxation
+            return self._proximal_factor
         shares = np.ones(len(moved)) if problem.shares is None else problem.shares
         kappa = min(_spread(moved, shares) / apart, self._blocks)
-        return max(1.0, kappa, 0.5 * (kappa + self._relaxation))
+        return max(1.0, kappa, 0.5 * (kappa + self._proximal_factor))
 
     def _fit(self, blocks: Sequence[Array]) -> None:
         """Scores of the new E, by a head that suits it."""
