@@ -154,7 +154,7 @@ def test_a_statement_that_starts_from_a_model_is_planned_each_time(
 def test_plans_over_very_many_tables_are_not_kept(
     fed: sqlfl.Federation, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_cache, "MAX_CHARACTERS", 5)
+    monkeypatch.setattr(plan_cache, "MAX_LISTED_COLUMNS", 5)
     for name in ("a", "b"):
         train(fed, name)
     assert len(made) == 2
@@ -210,7 +210,9 @@ def test_other_statements_over_a_query_share_its_normal_form(
         other.attach("one", one)
         other.attach("two", two)
         train(other, "a")
-        assert other.sql(f"METRICS OF MODEL a FROM ({QUERY})").arrow().to_pylist() == rows[1]
+        again = other.sql(f"METRICS OF MODEL a FROM ({QUERY})").arrow().to_pylist()
+        for row, before in zip(again, rows[1], strict=True):  # rows come in another order
+            assert row == {**before, "value": pytest.approx(before["value"], rel=1e-9)}
     one.execute("ALTER TABLE t ALTER COLUMN k TYPE VARCHAR")
     made = len(converted)
     fed.sql(f"CONFUSION OF MODEL a FROM ({QUERY})")
