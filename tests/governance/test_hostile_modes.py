@@ -146,7 +146,8 @@ SAID: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"privacy": replace(BOUNDED, statistics="none")}, {}, "statistics that are public"),
     ({"privacy": replace(BOUNDED, statistics="noised", statistics_noise=1e-200)}, {},
      "statistics in public bounds"),
-    ({"masked_predictions": True}, {}, "PRIVACY with predictions = 'gaussian' or 'moments', in plain sums"),
+    ({"masked_predictions": True}, {},
+     "PRIVACY with predictions = 'gaussian' or 'moments', in plain sums"),
     ({"secure": True, "shared": True}, {}, "in plain sums"),
     ({"folds": 3}, {}, "in plain sums"),
 ]  # fmt: skip

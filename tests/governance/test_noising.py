@@ -95,7 +95,9 @@ def test_features_are_trained_on_with_noise() -> None:
         assert "predictions = 'gaussian'" in of_features(privacy=other)
 
 
-@pytest.mark.parametrize("own", [{"secure": True}, {"masked_predictions": True}, {"folds": 1}], ids=str)
+@pytest.mark.parametrize(
+    "own", [{"secure": True}, {"masked_predictions": True}, {"folds": 1}], ids=str
+)
 def test_features_are_not_told_of_otherwise(own: dict[str, Any]) -> None:
     assert "in plain sums" in of_features(**own)
 
