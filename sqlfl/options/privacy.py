@@ -370,4 +370,6 @@ def privacy_markdown() -> str:
 def _with(needs: Needs | None) -> str:
     if needs is None:
         return "all"
+    if needs.options == FEATURES:
+        return "noised features"
     return f"`{needs.text}`" if needs.values else " or ".join(f"`{n}`" for n in needs.options)
