@@ -47,7 +47,7 @@ from sqlfl.governance.differencing import Differencing
 from sqlfl.governance.fragments import Fragments
 from sqlfl.governance.ledger import Asking, Drawn, Ledger
 from sqlfl.governance.message_log import Keeping, Sent
-from sqlfl.governance.models import Models
+from sqlfl.governance.models import Models, without_small_cells
 from sqlfl.governance.modes import allowances, mode_refusals
 from sqlfl.governance.open_runs import OpenRuns, RehearsalRules
 from sqlfl.governance.policies import (
@@ -172,7 +172,11 @@ class Guard:
             run = self._runs.get(request.run)
             if run is None:
                 return answer(request)
-            if request.kind in SCORES:
+            ruling = self._ruling(anew=False)
+            if isinstance(request, ms.SendErrors) and ruling is not None:
+                # its reply has the block's weights
+                self._check_weights(request.model, ruling)
+            elif request.kind in SCORES:
                 self._models.check_unlocked(getattr(request, "model"))  # noqa: B009
             reply = self._runs.in_time(request, run.every, lambda: run.serve(request, answer))
             if isinstance(request, ms.Save):
@@ -768,31 +772,6 @@ def _check_length(request: ms.Propose | ms.Rehearse) -> None:
             f"a request of {len(request.request):,} characters; "
             f"{MAX_REQUEST_CHARACTERS:,} are taken"
         )
-
-
-def without_small_cells(reply: ms.Message, min_cell: int) -> ms.Message:
-    """Curves without the points that fewer rows of the table are at. The rows of all points of a
-    feature are known: so those left out are two and have `min_cell` rows together at least.
-    """
-    assert isinstance(reply, ms.Curves)
-    shown = reply.rows >= min_cell
-    names = np.array(reply.features)
-    for name in np.unique(names[~shown & (reply.rows > 0)]):
-        own = np.flatnonzero((names == name) & (reply.rows > 0))
-        own = own[np.argsort(reply.rows[own], kind="stable")]
-        few = int((~shown[own]).sum())
-        enough = int(np.searchsorted(np.cumsum(reply.rows[own]), min_cell)) + 1
-        shown[own[: max(few, enough, 2)]] = False
-    kept = np.flatnonzero(shown)
-    return replace(
-        reply,
-        features=tuple(reply.features[n] for n in kept),
-        values=tuple(reply.values[n] for n in kept),
-        kinds=reply.kinds[kept],
-        effects=reply.effects[kept],
-        errors=reply.errors[kept],
-        rows=reply.rows[kept],
-    )
 
 
 def _about(rows: int | None) -> int | None:

@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
+
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.policies import LASTING, TRAIN, Lock, Ruling, locks_of
@@ -221,3 +223,28 @@ def _analysts(records: Records, cursor: sql.Connection, run: str) -> list[str]:
 
 
 _DONE = {ms.Keep.kind: "kept", ms.Drop.kind: "dropped"}
+
+
+def without_small_cells(reply: ms.Message, min_cell: int) -> ms.Message:
+    """Curves without the points that fewer rows of the table are at. The rows of all points of a
+    feature are known: so those left out are two and have `min_cell` rows together at least.
+    """
+    assert isinstance(reply, ms.Curves)
+    shown = reply.rows >= min_cell
+    names = np.array(reply.features)
+    for name in np.unique(names[~shown & (reply.rows > 0)]):
+        own = np.flatnonzero((names == name) & (reply.rows > 0))
+        own = own[np.argsort(reply.rows[own], kind="stable")]
+        few = int((~shown[own]).sum())
+        enough = int(np.searchsorted(np.cumsum(reply.rows[own]), min_cell)) + 1
+        shown[own[: max(few, enough, 2)]] = False
+    kept = np.flatnonzero(shown)
+    return replace(
+        reply,
+        features=tuple(reply.features[n] for n in kept),
+        values=tuple(reply.values[n] for n in kept),
+        kinds=reply.kinds[kept],
+        effects=reply.effects[kept],
+        errors=reply.errors[kept],
+        rows=reply.rows[kept],
+    )

@@ -81,6 +81,9 @@ def mode_refusals(
         elif SECURE_SUM in demanded:
             told += [*_predictions(item, policy, asked), *_moments(item, policy, asked)]
         told += [(one.what, has(UNASKED)) for one in asked if one.kind == ms.SendSeparated.kind]
+        if policy.weights == NEVER:
+            errors = [one.what for one in asked if one.kind == ms.SendErrors.kind]
+            told += [(what, has("weights = 'never'")) for what in errors]
         verdicts += [Verdict(item.slot, what, REFUSED, why) for what, why in told]
     return (*verdicts, *_unstable(request, proposed, rules, keys))
 

@@ -216,10 +216,14 @@ class ExaminedProposal:
 
     @cached_property
     def digest(self) -> str:
-        """Return the hash by which owners approve and count the run; empty if no rule needs it."""
+        """Return the hash by which owners approve and count the run; empty if no rule needs it. It
+        covers what its views are, so that a view that was changed and granted again asks anew.
+        """
         if self.every.approval == NEVER and self.every.runs_per_day is None:
             return ""
-        return digest(self.propose.request, self.propose.specification, self.read.canonical)
+        views = tuple(view for _, view in sorted(self.views.items()) if view)
+        texts = (*self.read.canonical, *views)
+        return digest(self.propose.request, self.propose.specification, texts)
 
     @property
     def warm_models(self) -> frozenset[str]:

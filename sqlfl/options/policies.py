@@ -163,7 +163,8 @@ class TrainingPolicy:
     runs_per_day: int | None = option(
         integer(1),
         None,
-        "maximum number of the analyst's runs over this database within any 24 hours",
+        "maximum number of the analyst's runs within any 24 hours, over tables under policies with "
+        "this rule",
         default_text="no limit",
     )
     hours: str | None = option(
@@ -273,7 +274,8 @@ class TrainingPolicy:
     weights: str = option(
         choice(EXACT, NEVER),
         EXACT,
-        "whether weights of the party's blocks may leave: WEIGHTS and CURVES OF MODEL, EXPORT",
+        "whether weights of the party's blocks may leave: WEIGHTS, CURVES and INFERENCE OF MODEL, "
+        "EXPORT",
     )
     metrics: str = option(
         choice(EXACT, NEVER, instead=_METRICS),

@@ -337,6 +337,29 @@ def test_a_view_that_changes_meanwhile(ask: Ask, clinic: duckdb.DuckDBPyConnecti
     refused(ask(ms.Prepare("r", -1, SPECIFICATION, (text,))), "has changed what is granted")
 
 
+def test_a_view_that_is_changed_and_granted_again_is_approved_anew(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
+) -> None:
+    made = "CREATE OR REPLACE VIEW seen AS SELECT * REPLACE ({} AS age) FROM patients"
+    clinic.execute(made.format("age"))
+    granted = GRANT.replace("patients", "seen")
+    ruled(clinic, "approval = 'first_time'", granted)
+    text = TRAIN.replace("clinic.patients", "clinic.seen")
+    with pytest.raises(ApprovalError, match="request 1"):
+        fed.sql(text)
+    owner.sql("APPROVE REQUEST 1")
+    fed.sql(text)
+    owner.sql(granted)
+    fed.sql(text)  # the same view
+    clinic.execute(made.format("salary"))
+    owner.sql(granted)
+    with pytest.raises(ApprovalError, match="request 2"):
+        fed.sql(text)
+    clinic.execute(made.format("age"))
+    owner.sql(granted)
+    fed.sql(text)  # as it was approved
+
+
 def test_only_messages_of_the_run_are_answered(ask: Ask) -> None:
     few = replace(REQUEST, asked=(Asked(0, "send_keys", "", "", 1),))
     assert isinstance(prepared(ask, KEYS, request=few), ms.Prepared)

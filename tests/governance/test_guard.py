@@ -229,6 +229,31 @@ def test_what_looks_into_a_model_is_granted_and_ruled(
         fed.sql(f"PREDICT MODEL m ID (clinic.patients.pid) FROM ({QUERY})")
 
 
+def test_inference_has_the_weights_of_a_model(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    """So it takes what WEIGHTS OF MODEL takes: also over rows of another table."""
+    clinic.execute("CREATE TABLE later AS FROM patients")
+    ruled(clinic)
+    fed.sql(TRAIN)
+    over = QUERY.replace("clinic.patients", "clinic.later")
+    with sqlfl.owner(clinic) as owner:
+        owner.sql(GRANT.replace("patients", "later"))
+        assert fed.sql(f"INFERENCE OF MODEL m FROM ({over})").arrow().num_rows
+        owner.sql("REVOKE TRAIN ON patients FROM 'acme'")
+        fed.sql(f"EVALUATE MODEL m FROM ({over})")
+        gone = r"TRAIN on main\.patients, which the model was trained on, is not granted to"
+        for text in ("WEIGHTS OF MODEL m", f"INFERENCE OF MODEL m FROM ({over})"):
+            with pytest.raises(PolicyError, match=gone):
+                fed.sql(text)
+        owner.sql(GRANT)
+    assert fed.sql(f"INFERENCE OF MODEL m FROM ({over})").arrow().num_rows
+    ruled(clinic, "weights = 'never'", "")
+    assert "weights = 'never'" in str(fed.sql(f"EXPLAIN INFERENCE OF MODEL m FROM ({over})"))
+    with pytest.raises(PolicyError, match="weights = 'never'"):
+        fed.sql(f"INFERENCE OF MODEL m FROM ({over})")
+
+
 def test_the_strictest_of_several_policies_holds(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
 ) -> None:

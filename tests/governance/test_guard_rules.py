@@ -39,9 +39,9 @@ from sqlfl.governance.guard import (
     MAX_REQUEST_CHARACTERS,
     Guard,
     GuardedClient,
-    without_small_cells,
 )
 from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Demand, LedgerEntry
+from sqlfl.governance.models import without_small_cells
 from sqlfl.governance.policies import LASTING, Grant, Roles, Ruling
 from sqlfl.governance.records import Records
 from sqlfl.governance.runs import GovernedRun
