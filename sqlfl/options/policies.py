@@ -27,6 +27,8 @@ MAX_EPSILON = 4.0
 times in 100; a larger ε gives hardly any protection.
 """
 ALWAYS, FIRST_TIME = "always", "first_time"
+_OWN = "sqlfl"
+"""Schema of the rules themselves, to which no run may write."""
 
 
 def listed_names(
@@ -48,7 +50,9 @@ def listed_names(
 
 
 def _read_schema(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+    if not isinstance(value, str) or value.lower() in ("", _OWN):
+        return None
+    return value
 
 
 def _read_hours(value: object) -> str | None:
@@ -289,9 +293,10 @@ class TrainingPolicy:
         default_text="'never'; 'exact' if all modes above are 'exact'",
     )
     into: str | None = option(
-        OptionType("the name of a schema of the database", _read_schema),
+        OptionType("the name of a schema of the database, other than sqlfl", _read_schema),
         None,
-        "schema that PREDICT ... INTO may write to; every party that takes part needs this rule",
+        "schema that PREDICT ... INTO may write to, and whose tables OR REPLACE may replace; every "
+        "party that takes part needs this rule",
         default_text="none",
     )
 

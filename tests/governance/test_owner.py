@@ -119,6 +119,7 @@ def test_it_is_kept_in_the_file(tmp_path: Path) -> None:
         ),
         ("CREATE TRAINING POLICY p WITH (open_runs = 0)", "a whole number from 1 up, got 0"),
         ("CREATE TRAINING POLICY p WITH (memory = 'much')", "a size such as '4GB'"),
+        ("CREATE TRAINING POLICY p WITH (into = 'Sqlfl')", "a schema of the database, other than"),
         ("DROP TRAINING POLICY p", "there is no training policy p"),
         (GRANT.replace("UNDER research", "UNDER reserch"), "there is no training policy reserch"),
         (GRANT.replace("UNDER research", ""), "expected UNDER after the analyst"),
