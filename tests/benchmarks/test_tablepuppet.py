@@ -154,10 +154,11 @@ def _check_optimum(results: dict[str, Any], setting: str) -> None:
 
 
 def _check_files(rendered: str, page: str, figures: Path, settings: int) -> None:
-    assert all(line in page for line in rendered.strip().splitlines())
+    assert rendered.count("| RFL-ADMM-V |") == 2 * settings
+    assert all(line in rendered for line in page.splitlines() if line.startswith("|"))
     assert page.startswith("# Results")
     assert page.endswith("end\n")
-    assert page.count("| RFL-ADMM-V |") == 3 * settings
+    assert "without titles" not in page
     made = sorted(figures.glob("*.png"))
     assert [figure.stem for figure in made] == [
         "tablepuppet-epochs",
