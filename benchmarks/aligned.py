@@ -185,7 +185,7 @@ class Clients:
         client, slot = address
         if part.masked:
             drawn_slot = SlotSpecification(
-                slot, (), False, False, (), (), (), False, "", "arrays", drawn=True
+                slot, (), False, False, (), (), (), False, "", "arrays", masked_predictions=True
             )
             self._masked[address] = MaskedRun(str(client), b"of this benchmark", [drawn_slot])
         return Ready(request.run, slot, engine.width)
