@@ -176,6 +176,9 @@ class Guard:
             if isinstance(request, ms.SendErrors) and ruling is not None:
                 # its reply has the block's weights
                 self._check_weights(request.model, ruling)
+            elif isinstance(request, ms.SendSkew) and ruling is not None:
+                # its reply has means of the rows that the model was trained on
+                self._models.check_statistics(request.model, ruling)
             elif request.kind in SCORES:
                 self._models.check_unlocked(getattr(request, "model"))  # noqa: B009
             reply = self._runs.in_time(request, run.every, lambda: run.serve(request, answer))

@@ -14,9 +14,11 @@ import numpy as np
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.policies import LASTING, TRAIN, Lock, Ruling, locks_of
+from sqlfl.governance.policy_evaluation import has
 from sqlfl.governance.records import Records, time_of
 from sqlfl.governance.runs import Serve
 from sqlfl.governance.scopes import ASK, Table
+from sqlfl.options.policies import EXACT, strictest
 from sqlfl.udfs import sql
 
 UNKNOWN: Table = ("", "", "not noted")
@@ -92,14 +94,36 @@ class Models:
 
     def check_weights(self, run: str, ruling: Ruling) -> None:
         """Raise PolicyError if its weights are not for this analyst, or no longer."""
+        self._check_tables(run, ruling)
+
+    def check_statistics(self, run: str, ruling: Ruling) -> None:
+        """Raise PolicyError if what it keeps of its rows of training, as means, is not for this
+        analyst. The policies of these tables decide it, whatever rows it is compared with.
+        """
+        for table in self._check_tables(run, ruling):
+            rules = strictest(ruling.rules([table]))
+            if rules.moments != EXACT or rules.epsilon is not None:
+                rule = f"moments = '{rules.moments}'"
+                if rules.epsilon is not None:
+                    rule = f"epsilon = {rules.epsilon:g}"
+                said = f"{has(rule)}, for {'.'.join(table[1:])}, which the model was trained on"
+                raise PolicyError(said, hint=ASK)
+
+    def _check_tables(self, run: str, ruling: Ruling) -> list[Table]:
+        """Return the tables that the model was trained on. Raise PolicyError if it is not one of
+        this analyst's, and unless TRAIN on each of its tables is granted.
+        """
         self.check_unlocked(run)
         if not self._is_own(run):
-            raise PolicyError("a model whose weights are asked for is not one of this analyst's")
+            raise PolicyError(
+                "a model whose weights or statistics are asked for is not one of this analyst's"
+            )
         model = self._find(run)
         if model is None or UNKNOWN in model.tables:
             raise PolicyError(
-                "it is not noted which tables a model, whose weights are asked for, was trained on",
-                hint="train it again: models from before that was noted do not tell their weights",
+                "it is not noted which tables a model, whose weights or statistics are asked for, "
+                "was trained on",
+                hint="train it again: models from before that was noted tell neither",
             )
         for table in sorted(model.tables):
             if not any(grant.roles.columns.get(TRAIN) for grant in ruling.of(table)):
@@ -108,6 +132,7 @@ class Models:
                     f"granted to {self._analyst} any more",
                     hint=ASK,
                 )
+        return sorted(model.tables)
 
     def check_unlocked(self, run: str) -> None:
         """Raise PolicyError if the owner has locked the model (REVOKE ... AND MODELS)."""

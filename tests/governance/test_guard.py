@@ -254,6 +254,31 @@ def test_inference_has_the_weights_of_a_model(
         fed.sql(f"INFERENCE OF MODEL m FROM ({over})")
 
 
+@pytest.mark.parametrize("rule", ["moments = 'never'", "moments = 'noised'", "epsilon = 2"])
+def test_skew_has_means_of_the_rows_of_training(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, rule: str
+) -> None:
+    """So it takes what the policy of these says, whatever rows they are compared with."""
+    clinic.execute("CREATE TABLE later AS FROM patients")
+    ruled(clinic)
+    fed.sql(TRAIN)
+    skew = f"SKEW OF MODEL m FROM ({QUERY.replace('clinic.patients', 'clinic.later')})"
+    with sqlfl.owner(clinic) as owner:
+        owner.sql("CREATE TRAINING POLICY s")
+        owner.sql(GRANT.replace("patients", "later").replace("UNDER r", "UNDER s"))
+        assert fed.sql(skew).arrow().num_rows
+        owner.sql(f"CREATE OR REPLACE TRAINING POLICY r WITH ({rule})")
+        said = rf"has {rule}, for main\.patients, which the model was trained on"
+        with pytest.raises(PolicyError, match=said):
+            fed.sql(skew)
+        owner.sql("REVOKE TRAIN ON patients FROM 'acme'")
+        with pytest.raises(
+            PolicyError, match=r"TRAIN on main\.patients, .* is not granted to acme"
+        ):
+            fed.sql(skew)
+        fed.sql(skew.replace("SKEW", "METRICS"))
+
+
 def test_the_strictest_of_several_policies_holds(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
 ) -> None:
