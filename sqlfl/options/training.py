@@ -74,8 +74,8 @@ ALL = 0.0
 """The value that means waiting for all clients. It is a number because requests carry it as JSON.
 """
 WORDS = (
-    "how long a step waits for parties: until all have answered, or for this time (and at least "
-    "for one party); it then uses the latest predictions of the late parties"
+    "how long a step waits for parties, and at least for one; it then uses the latest predictions "
+    "of the late ones"
 )
 EXCLUDED = {
     "patience": "a party that was late no longer has the parameters of the best epoch",
@@ -209,7 +209,7 @@ class TrainingOptions:
         "of an engine must fit in half of it",
         default_text="four fifths of the machine's memory; 4 GiB for the arrays")
     max_joined_rows: int = option(integer(1, MAX_JOINED_ROWS), 100_000_000,
-        "maximum number of rows of the join: a larger one is refused before it is made")
+        "maximum number of joined rows")
     algorithm: str = option(_METHOD, DEPENDS,
         "training method: lbfgs is for linear models only, frank_wolfe for lasso, and moments for "
         "linear, logistic and softmax regression with PRIVACY (epsilon)",

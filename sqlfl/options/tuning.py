@@ -54,8 +54,8 @@ class TuneOptions:
         "class; each candidate is trained without each part once, and measured on it",
         default_text="5; one part with validation_fraction")
     groups: str | None = option(ALIAS, None,
-        "table position whose rows are divided into folds, so that all joined rows of one row, "
-        "such as a patient's, are in one fold; the coordinator draws the folds",
+        "table whose rows are divided into folds, by the coordinator, so that all joined rows of "
+        "one row are in one fold",
         default_text="the label's table, whose owner draws the folds")
     metric: str = option(
         choice("loss", "accuracy", "auc", "log_loss", "rmse", "mae", "r2"), "loss",

@@ -30,7 +30,7 @@ class FrankWolfeOptions(MethodOptions):
 
     # fmt: off
     radius: float | None = option(number(0, above=True), None,
-        "r: the sum of the absolute weights of the encoded columns is at most this",
+        "r: maximum sum of the absolute weights of the encoded columns",
         default_text="none: it must be given")
     iterations: int | None = option(integer(1), None,
         "T: another word for epochs; each may add one column of every table position",
