@@ -158,7 +158,6 @@ def _ratios(runs: Runs, same: float) -> list[str]:
         ("RFL-ADMM-V", "L-BFGS, 1 client"),
         ("RFL-ADMM, exact", "L-BFGS, 2 clients"),
         ("RFL-ADMM, consensus", "RFL-ADMM, exact"),
-        ("RFL-SGD-V", "RFL-ADMM-V"),
     )
     heads = ["seconds of communication", "US-UK, to equal RMSE", "per epoch", "one line, per epoch"]
     lines = _heads(heads)
