@@ -29,7 +29,8 @@ def sent_keys(plan: FederatedPlan) -> tuple[str, ...]:
         if slot.derived
     ]
     once = [
-        f"{slot.name} only says which keys there are: its rows with equal keys count as one"
+        f"{slot.name} only says which keys there are: its rows with equal keys"
+        f"{_partners(plan, slot)} count as one"
         for slot in plan.ucq.slots
         if slot.once
     ]
@@ -40,6 +41,13 @@ def sent_keys(plan: FederatedPlan) -> tuple[str, ...]:
         if slot.merging
     ]
     return (*narrowed, *once, *merged, *plan.ucq.remarks)
+
+
+def _partners(plan: FederatedPlan, slot: Slot) -> str:
+    """Return the tables of EXISTS that the slot's rows need a partner of; empty without any."""
+    pairs = ((p.of, p.slot) for b in plan.ucq.blocks for own in b.partners for p in own)
+    names = dict.fromkeys(plan.ucq.slots[other].name for at, other in pairs if at == slot.index)
+    return f" and a partner in {' and '.join(names)}" if names else ""
 
 
 def lasting(plan: FederatedPlan) -> tuple[str, ...]:

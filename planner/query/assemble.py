@@ -54,7 +54,7 @@ from sqlfl.planner.query.ucq import (
     Ucq,
     placed,
 )
-from sqlfl.planner.query.unions import SharedKeys, joins_of, share_keys
+from sqlfl.planner.query.unions import SharedKeys, joins_of, partners_of, share_keys
 
 
 @dataclass(frozen=True)
@@ -454,7 +454,7 @@ class _Assembly:
             ),
             holds[1],
             holds[2],
-            once=first.relations[index].once,
+            once=bool(first.relations[index].once),
             single=any(b.relations[b.slots.index(index)].single for b in self.draft.blocks),
             derived=self._derived(index),
         )
@@ -479,6 +479,7 @@ class _Assembly:
             tuple(self._left(number, block, left) for left in block.tree.lefts),
             tuple((slot, taken[slot].virtual) for slot in optional),
             tuple((slot, taken[slot].kept) for slot in kept),
+            partners_of(self.draft, self.shared, number),
         )
 
     def _left(self, number: int, block: DraftBlock, left: OuterJoin) -> LeftJoin:

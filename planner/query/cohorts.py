@@ -5,6 +5,9 @@ whose rows with equal keys count as one (`Relation.once`). The coordinator ensur
 keyed hashes that an inner join would send. NOT EXISTS is a LEFT JOIN that keeps rows without a
 partner.
 
+A subquery may join tables of several parties. Its tables are links too. A row of one of them counts
+only if it has a partner in the next one, and of its partners one counts (`Block.partners`).
+
 NOT IN is the same LEFT JOIN, with a further rule: it holds for no row if one of the subquery's
 values is NULL. So it needs two more LEFT JOINs. Their rows have partners where values are NULL.
 
@@ -30,11 +33,12 @@ from sqlfl.planner.grammar.trees import nodes, plan_error
 from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.equalities import conjuncts, equality
+from sqlfl.planner.query.equalities import conjuncts, equality, is_transitive
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.names import OF_TABLE
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
+    DraftRelation,
     Group,
     OuterJoin,
     Term,
@@ -68,7 +72,7 @@ class _Cohort:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a subquery, which has one table."""
+    """The rows of a subquery: of one table, or of an inner join."""
 
     inner: State
     conditions: tuple[Term, ...]
@@ -92,11 +96,12 @@ class Presence:
 
     def joined(self, state: State) -> State:
         """Return the joins, with a LEFT JOIN of these rows."""
-        (relation,) = self.inner.relations
         left = _left(self.inner, self.terms)
         tree = replace(state.tree, lefts=(*state.tree.lefts, left))
-        relations = (*state.relations, with_presence(replace(relation, once=True)))
-        return replace(state, relations=relations, tree=tree)
+        first = self.inner.tree.id
+        inner = _marked(self.inner)
+        relations = (with_presence(r) if first in r.ids else r for r in inner)
+        return replace(state, relations=(*state.relations, *relations), tree=tree)
 
 
 @dataclass(frozen=True)
@@ -147,15 +152,17 @@ class Cohorts:
             "partner at most",
         )
 
-    def presence(self, exists: exp.Exists, scope: Scope) -> tuple[exp.Expr, Presence] | None:
+    def presence(
+        self, exists: exp.Exists, state: State, scope: Scope
+    ) -> tuple[exp.Expr, Presence] | None:
         """Return the expression that replaces EXISTS as a value, and the LEFT JOIN that it needs.
         Return None for an unsupported form."""
         rows = self._rows(_Cohort(exists.this, None, False, exists), scope)
         if rows is None or not self._is_linked(rows.inner, rows.matching):
             return None
-        (relation,) = rows.inner.relations
-        missing = exp.Is(this=operand(guard(exp.true(), relation.ids[0])), expression=exp.Null())
-        return exp.Not(this=missing), Presence(rows.inner, tuple(rows.matching))
+        missing = _missing(rows.inner)
+        terms = self._tied(rows.inner, rows.matching, state.relations)
+        return exp.Not(this=missing), Presence(rows.inner, tuple(terms))
 
     def _is_apart(self, part: exp.Expr, cohort: _Cohort, state: State, scope: Scope) -> bool:
         """Return whether no single database has all columns of the condition."""
@@ -180,7 +187,8 @@ class Cohorts:
             return None
         if not cohort.negated:
             return _within(state, rows.inner, rows.matching)
-        state = _without(state, rows.inner, rows.matching)
+        terms = self._tied(rows.inner, rows.matching, state.relations)
+        state = _without(state, rows.inner, terms)
         if cohort.value is None:
             return state
         return self._without_nulls(cohort, rows, state, scope, parts)
@@ -255,10 +263,11 @@ class Cohorts:
             known = with_ctes(select, with_ctes(cohort.query, self.known))
             first, joins = select.args["from_"].this, select.args.get("joins") or []
             states = self.read(first, joins, known, None)
-            if len(states) != 1 or len(states[0].relations) != 1:
+            if len(states) != 1 or not self._is_joined(states[0], cohort):
                 return None
             scope_ = scope_within(states[0], self.pusher, scope)
-            conditions = self._conditions(select, scope_, known)
+            inside = replace(self, known=known)
+            states[0], conditions = inside._conditions(select, states[0], scope_)
             selecting = replace(scope_, is_plain=None)
             shown = [self._shown(node, selecting, known) for node in select.expressions]
         elif cohort.value is None:
@@ -267,7 +276,7 @@ class Cohorts:
             query = as_set(cohort.query)
             holder = exp.Subquery(this=query.unnest(), alias=exp.TableAlias(this=_ALIAS))
             states = self.derive(holder, query, self.known, ())
-            if len(states) != 1 or len(states[0].relations) != 1:
+            if len(states) != 1 or not self._is_joined(states[0], cohort):
                 return None
             conditions = []
             shown = [term for item in states[0].items for _, term in item.columns]
@@ -281,10 +290,25 @@ class Cohorts:
         terms = (self.pusher.term(value, scope, self.known) for value in values)
         return _Rows(states[0], tuple(conditions), tuple(zip(terms, elements, strict=True)))
 
-    def _conditions(self, select: exp.Select, scope: Scope, known: Environment) -> list[Term]:
+    def _conditions(
+        self, select: exp.Select, state: State, scope: Scope
+    ) -> tuple[State, list[Term]]:
+        """Return a subquery's FROM and the conditions of its WHERE. EXISTS and IN in it are joins:
+        a row of the joined tables exists if a row of each exists."""
         where = select.args.get("where")
-        parts = () if where is None else conjuncts(where.this)
-        return [self.pusher.term(part, scope, known) for part in parts]
+        conditions = []
+        for part in () if where is None else conjuncts(where.this):
+            nested = _cohort(part)
+            rows = None
+            if nested is not None and not nested.negated:
+                apart = self._is_apart(part, nested, state, scope)
+                rows = self._rows(nested, scope) if apart else None
+            if rows is None:
+                conditions.append(self.pusher.term(part, scope, self.known))
+            else:
+                state = _within(state, rows.inner, [])
+                conditions += rows.matching
+        return state, conditions
 
     def _shown(self, node: exp.Expr, scope: Scope, known: Environment) -> Term | None:
         """Return an output; None for a star."""
@@ -292,12 +316,90 @@ class Cohorts:
             return None
         return self.pusher.term(node.unalias(), scope, known)
 
+    def _tied(
+        self, inner: State, terms: list[Term], outside: Sequence[DraftRelation]
+    ) -> list[Term]:
+        """Return conditions that compare an outer value with one table of the subquery, and further
+        tables with that table."""
+        firsts: dict[str, tuple[DraftRelation, Term]] = {}
+        result = []
+        for term in terms:
+            ends = self._ends(inner, term, outside)
+            if ends is None:
+                result.append(term)
+                continue
+            own, outer = ends
+            first = firsts.setdefault(to_sql(outer[1].expression), own)
+            same = first[0] is own[0]
+            if not same and is_transitive(self._draft, [first, own, outer]):
+                sides = [operand(side.expression.copy()) for _, side in (first, own)]
+                term = Term(exp.EQ(this=sides[0], expression=sides[1]), term.span)
+            result.append(term)
+        return result
+
+    def _ends(
+        self, inner: State, term: Term, outside: Sequence[DraftRelation]
+    ) -> tuple[tuple[DraftRelation, Term], tuple[DraftRelation, Term]] | None:
+        """Return the subquery's side of an equality with a value of outside, then that value."""
+        equal = equality(term.expression)
+        if equal is None or equal.nulls or equal.parts:
+            return None
+        ends = []
+        for relations in (inner.relations, outside):
+            pairs = [
+                (relation, Term(side, term.span))
+                for side in (equal.left, equal.right)
+                for relation in relations
+                if ids_of(Term(side, None)) & {*relation.ids}
+            ]
+            if len(pairs) != 1:
+                return None
+            ends += pairs
+        return ends[0], ends[1]
+
+    @property
+    def _draft(self) -> Draft:
+        catalog = BatchedCatalog(self.pusher.tables.catalog)
+        return Draft(exp.select(), self.sql, catalog, None, (), False)
+
+    def _is_joined(self, inner: State, cohort: _Cohort) -> bool:
+        """Return whether the subquery has one relation, or is an inner join; NOT IN takes none."""
+        is_not_in = cohort.value is not None and cohort.negated
+        return len(inner.relations) == 1 or not (inner.tree.lefts or is_not_in)
+
+    def _is_link(self, inner: State, term: Term) -> bool:
+        """Return whether the condition compares relations of the subquery only by equalities, or
+        within one database, which also has the tables of the condition's subqueries."""
+        holders = [r for r in inner.relations if ids_of(term) & {*r.ids}]
+        clients = clients_of(term.expression)
+        if clients:
+            return {r.client for r in holders} == {*clients}
+        if len(holders) < 2 or {r.client for r in holders} == {holders[0].client} - {None}:
+            return True
+        equal = equality(term.expression)
+        sides = () if equal is None else (equal.left, equal.right)
+        reads = [ids_of(Term(side, None)) for side in sides]
+        return (
+            len(holders) == 2
+            and all(sum(1 for r in holders if read & {*r.ids}) == 1 for read in reads)
+            and bool(reads)
+        )
+
     def _is_linked(self, inner: State, terms: list[Term]) -> bool:
-        """Return whether only equalities join the subquery's table with earlier ones."""
+        """Return whether only equalities join the subquery's tables with each other and with
+        earlier ones."""
         inside = frozenset(inner.tree.ids)
         linked = False
+        joins = [
+            Term(part, term.span)
+            for term in inner.tree.conditions
+            for part in conjuncts(term.expression)
+        ]
+        several = len(inner.relations) > 1
+        if several and not all(self._is_link(inner, term) for term in (*joins, *terms)):
+            return False
         for term in terms:
-            if clients_of(term.expression):
+            if clients_of(term.expression) and not several:
                 return False  # a subquery in the subquery
             reads = ids_of(term)
             if not reads & inside or reads <= inside:
@@ -449,6 +551,14 @@ def is_cohort(condition: exp.Expr) -> bool:
     return not (isinstance(select, exp.Select) and (nested or select.args.get("joins")))
 
 
+def existing(condition: exp.Expr) -> exp.Query | None:
+    """Return the subquery of a condition that is EXISTS, NOT EXISTS or IN; None for others."""
+    cohort = _cohort(condition)
+    if cohort is None or (cohort.negated and cohort.value is not None):
+        return None
+    return cohort.query
+
+
 def of_existence(query: exp.Query) -> exp.Query:
     """Return the query of EXISTS without `LIMIT 1` and similar clauses, which keep a row if there
     is one."""
@@ -496,33 +606,39 @@ def has_row_where_true(select: exp.Select) -> bool:
 
 def _within(state: State, inner: State, terms: list[Term]) -> State:
     """Return the joins in which rows need a partner; each row stays single."""
-    (relation,) = inner.relations
     tree = replace(
         state.tree,
         core=(*state.tree.core, *inner.tree.core),
         conditions=(*state.tree.conditions, *inner.tree.conditions, *terms),
     )
-    relations = (*state.relations, replace(relation, once=True))
-    return replace(state, relations=relations, tree=tree)
+    return replace(state, relations=(*state.relations, *_marked(inner)), tree=tree)
 
 
 def _without(state: State, inner: State, terms: list[Term]) -> State:
     """Return the joins that keep only rows without a partner."""
-    (relation,) = inner.relations
     joined = Presence(inner, tuple(terms)).joined(state)
-    missing = exp.Is(this=operand(guard(exp.true(), relation.ids[0])), expression=exp.Null())
-    conditions = (*joined.tree.conditions, Term(missing, relation.span))
+    missing = Term(_missing(inner), inner.relations[0].span)
+    conditions = (*joined.tree.conditions, missing)
     return replace(joined, tree=replace(joined.tree, conditions=conditions))
 
 
+def _marked(inner: State) -> tuple[DraftRelation, ...]:
+    """Return the relations of a subquery, of which only the existence of a row matters."""
+    return tuple(replace(relation, once=inner.tree.id) for relation in inner.relations)
+
+
+def _missing(inner: State) -> exp.Is:
+    """Return the condition that the LEFT JOIN of a subquery found no row."""
+    return exp.Is(this=operand(guard(exp.true(), inner.tree.id)), expression=exp.Null())
+
+
 def _left(inner: State, terms: Sequence[Term]) -> OuterJoin:
-    """Return a LEFT JOIN of the one relation, by these conditions."""
-    (relation,) = inner.relations
-    inside = frozenset(relation.ids)
+    """Return a LEFT JOIN of the subquery's relations, by these conditions."""
+    inside = frozenset(inner.tree.ids)
     inner_terms = tuple(term for term in terms if ids_of(term) <= inside)
     on = tuple(term for term in terms if not ids_of(term) <= inside)
     group: Group = replace(inner.tree, conditions=(*inner.tree.conditions, *inner_terms))
-    return OuterJoin(group, on, relation.span)
+    return OuterJoin(group, on, inner.relations[0].span)
 
 
 _ROWS = frozenset(("with_", "expressions", "from_", "joins", "where", "distinct", "order"))

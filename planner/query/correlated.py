@@ -25,6 +25,7 @@ from sqlfl.planner.query.cohorts import (
     Cohorts,
     Membership,
     Presence,
+    existing,
     is_cohort,
     memberships,
     of_existence,
@@ -204,12 +205,23 @@ class CorrelatedAggregates:
             return self.replaced(node, state, scope)
         parts = (
             part
-            if is_cohort(part) and not self._has_windows(part, state, scope)
+            if self._is_cohort(part) and not self._has_windows(part, state, scope)
             else self.replaced(part, state, scope, decides=True)
             for whole in conjuncts(node)
             for part in self._parted(whole, state, scope)
         )
         return exp.and_(*(part.copy() for part in parts), copy=False)
+
+    def _is_cohort(self, part: exp.Expr) -> bool:
+        """Return whether `Cohorts` takes the condition: a subquery over one table, or a join that
+        no database can make."""
+        if is_cohort(part):
+            return True
+        query = existing(part)
+        try:
+            return query is not None and len(self._pusher.clients(query, self._known)) > 1
+        except PlanError:
+            return False
 
     def _parted(self, part: exp.Expr, state: State, scope: Scope) -> Sequence[exp.Expr]:
         """Return EXISTS or IN over several parties' tables as one EXISTS for each party; another
@@ -346,7 +358,7 @@ class CorrelatedAggregates:
         except PlanError:
             return None
         if several and not self._has_windows(exists, state, scope):
-            presence = self.cohorts.presence(exists, scope)
+            presence = self.cohorts.presence(exists, state, scope)
             if presence is None:
                 return None
             self._present.append(presence[1])

@@ -15,6 +15,7 @@ from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.contract.schema import Catalog
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.sql import Dialect, to_sql
+from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.relations import ClientBranch, DraftRelation, Term, operand, substituted
 from sqlfl.planner.query.scalars import Asker
@@ -204,6 +205,20 @@ def collation(draft: Draft, relation: DraftRelation, terms: Sequence[Term]) -> s
         )
     }
     return common(names)
+
+
+def is_transitive(draft: Draft, values: Sequence[tuple[DraftRelation, Term]]) -> bool:
+    """Return whether values that equal one of these values of relations equal each other."""
+    kinds = {
+        types.normal(type_)
+        for relation, term in values
+        for type_ in draft.types(relation, [term])[0]
+    }
+    if all(types.is_integer(kind) and kind != "UHUGEINT" for kind in kinds):
+        return True
+    if len(kinds) != 1 or not all(map(types.can_be_key, kinds)):
+        return False
+    return kinds != {"VARCHAR"} or all(collation(draft, r, [term]) == BYTES for r, term in values)
 
 
 def common(names: Iterable[str]) -> str:

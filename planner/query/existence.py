@@ -24,11 +24,10 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Client
 from sqlfl.planner.grammar.parsing import is_from
 from sqlfl.planner.grammar.sql import to_sql
-from sqlfl.planner.query import types
 from sqlfl.planner.query.cohorts import has_row_where_true, of_existence, of_tables, scope_within
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.equalities import BYTES, collation, conjuncts, equality
+from sqlfl.planner.query.equalities import conjuncts, equality, is_transitive
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import DraftRelation, Term, clients_of, ids_of, operand
@@ -244,19 +243,7 @@ class _Parting:
 
     def _is_transitive(self, sides: Sequence[_Side]) -> bool:
         """Return whether values that equal one of these values equal each other."""
-        draft = self.parter.draft
-        kinds = {
-            types.normal(type_)
-            for side in sides
-            for type_ in draft.types(side.relation, [side.term])[0]
-        }
-        if all(types.is_integer(kind) and kind != "UHUGEINT" for kind in kinds):
-            return True
-        if len(kinds) != 1 or not all(map(types.can_be_key, kinds)):
-            return False
-        if kinds != {"VARCHAR"}:
-            return True
-        return all(collation(draft, side.relation, [side.term]) == BYTES for side in sides)
+        return is_transitive(self.parter.draft, [(side.relation, side.term) for side in sides])
 
     def _term(self, node: exp.Expr) -> Term:
         return self.parter.pusher.term(node, self.scope, self.known)

@@ -323,8 +323,9 @@ class _Fusion:
         members = [i for i in range(len(self.old.relations)) if self.groups.find(i) == root]
         if len(members) == 1:
             return self.old.relations[root]
+        subqueries = {self.old.relations[i].once for i in members}
         for relation in (self.old.relations[i] for i in members):
-            if relation.once:
+            if relation.once and len(subqueries) > 1:
                 raise self.draft.error(
                     f"a subquery over {relation.label} is compared with a table of its own party, "
                     "beside the key that it is joined by",
@@ -348,7 +349,8 @@ class _Fusion:
         ids = tuple(id_ for i in (*core, *optional) for id_ in parts[i].ids)
         name = "_".join(self.old.relations[i].name for i in members)
         single = any(self.old.relations[i].single for i in members)
-        return DraftRelation(ids, name, parts[core[0]].span, (branch,), single=single)
+        (once,) = subqueries
+        return DraftRelation(ids, name, parts[core[0]].span, (branch,), once, single)
 
     def _taken(
         self,

@@ -23,10 +23,9 @@ FILES = (".parquet", ".csv", ".csv.gz", ".tsv", ".json", ".jsonl", ".ndjson")
 
 _JOINED = "(SELECT 1 FROM b.u AS u JOIN c.v AS v ON v.key = u.key WHERE u.key = t.key)"
 OF_PARTIES = (
-    "EXISTS and IN take an inner join of several parties' tables if each table has the key of the "
-    f"row outside, and each other condition is on one party's tables: EXISTS {_JOINED}, or EXISTS "
-    "for each party; of a table that another column joins keep a copy in that column's database, "
-    "or write its values there: u.day IN ('2024-01-01', '2024-12-25')"
+    "EXISTS and IN take an inner join of several parties' tables by equalities, if each other "
+    f"condition is on one party's tables: EXISTS {_JOINED}; for a value of another party's table "
+    "write the value itself: u.day IN ('2024-01-01', '2024-12-25')"
 )
 """The hint for EXISTS and IN over tables of several parties."""
 INSTEAD_OF_NOT_IN = f"write t.key IS NOT NULL AND NOT EXISTS {_JOINED}, which leaves NULLs out"

@@ -88,8 +88,9 @@ class DraftRelation:
     name: str
     span: Span | None
     branches: tuple[ClientBranch, ...]
-    once: bool = False
-    """True if its rows only match, and those with equal keys count as one."""
+    once: str = ""
+    """The subquery of EXISTS or IN that has the table: the id of its first relation. Then the rows
+    only match, and those with equal keys count as one. Empty for a table of a join."""
     single: bool = False
     """True if its rows are groups of a GROUP BY over several parties, and each is in one joined row
     at most."""

@@ -6,7 +6,7 @@ Each expression of a fragment has its places in the statement.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -299,6 +299,18 @@ class LeftJoin:
 
 
 @dataclass(frozen=True)
+class Partner:
+    """A slot of a subquery in EXISTS or IN, whose rows with equal keys count as one."""
+
+    slot: int
+    keys: tuple[int, ...]
+    """Indices of the keys that must be equal."""
+    of: int | None = None
+    """A slot of the subquery whose rows join only if they have a partner by these keys; None if the
+    keys are those of slots outside."""
+
+
+@dataclass(frozen=True)
 class Block:
     """One select-project-join query of the union."""
 
@@ -314,6 +326,9 @@ class Block:
     """(slot in a LEFT JOIN, fragments): joined rows with a row of another fragment of the slot are
     dropped, and those without a partner if the virtual fragment is empty.
     """
+    partners: tuple[tuple[Partner, ...], ...] = ()
+    """The slots of each EXISTS or IN. A slot follows the slots that its rows need a partner of; the
+    last one joins slots outside."""
 
     @property
     def optional(self) -> frozenset[int]:
@@ -368,15 +383,15 @@ class Ucq:
         )  # fmt: skip
 
 
-def tied(clients: Sequence[Collection[Client]]) -> tuple[tuple[int, ...], ...]:
-    """Group positions that share clients: every position once, in the order of the first ones.
+def tied(sets: Sequence[Collection[Hashable]]) -> tuple[tuple[int, ...], ...]:
+    """Group positions that share members: every position once, in the order of the first ones.
 
     >>> a, b, c = Client("a"), Client("b"), Client("c")
     >>> tied([{a, b}, {c}, {b}])
     ((0, 2), (1,))
     """
-    groups: list[tuple[list[int], set[Client]]] = []
-    for position, members in enumerate(clients):
+    groups: list[tuple[list[int], set[Hashable]]] = []
+    for position, members in enumerate(sets):
         meeting = [group for group in groups if group[1] & set(members)]
         positions = sorted([position, *(p for group in meeting for p in group[0])])
         held = set(members).union(*(group[1] for group in meeting))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query import ucq
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import DisjointSets
@@ -20,7 +22,7 @@ from sqlfl.planner.query.relations import (
     with_filters,
 )
 from sqlfl.planner.query.types import lossless
-from sqlfl.planner.query.ucq import Join, JoinKey
+from sqlfl.planner.query.ucq import Join, JoinKey, tied
 
 
 def match_slots(draft: Draft) -> Draft:
@@ -150,15 +152,16 @@ def _slots(
             "each block must have the same table positions, in whatever order",
         )
     places = {part: slot for slot, part in enumerate(wanted) if part}
-    bare = {
-        once: iter([s for s, p in enumerate(wanted) if not p and first.relations[s].once is once])
-        for once in (False, True)
-    }
+    free = {False: list[int](), True: list[int]()}
+    for slot, part in enumerate(wanted):
+        if not part:
+            free[bool(first.relations[slot].once)].append(slot)
+    bare = {once: iter(own) for once, own in free.items()}
     slots = []
     for part, relation in zip(parts, block.relations, strict=True):
         if part and part not in places:
             raise _mismatch(draft, first, block, number, part)
-        slots.append(places[part] if part else next(bare[relation.once], -1))
+        slots.append(places[part] if part else next(bare[bool(relation.once)], -1))
     if -1 in slots:
         missing = next((part for part in wanted if part not in parts), None)
         if missing is None:
@@ -276,19 +279,30 @@ def merge_blocks(draft: Draft) -> Draft:
         blocks[left] = merged
         del blocks[right]
     blocks.sort(key=_order)
-    for slot in once:
-        _check_apart(draft, blocks, slot)
+    _check_apart(draft, blocks)
     return replace(draft, ucq=replace(draft.ucq, blocks=tuple(blocks)))
 
 
-def _check_apart(draft: Draft, blocks: list[ucq.Block], slot: int) -> None:
-    """Raise PlanError unless rows with equal keys count as one in all blocks that have them, or in
-    none.
+def _check_apart(draft: Draft, blocks: list[ucq.Block]) -> None:
+    """Raise PlanError unless rows of subqueries with equal keys count as one in all blocks that
+    have them, or in none. They are the same rows if these need the same partners.
     """
-    taken = {
-        frozenset(fragments) for b in blocks for member, fragments in b.members if member == slot
-    }
-    if any(one & other and one != other for one in taken for other in taken):
+    taken: dict[int, set[tuple[frozenset[int], object]]] = {}
+    for block in blocks:
+        fragments = {slot: frozenset(own) for slot, own in block.members}
+        for partners in block.partners:
+            needed: dict[int, frozenset[object]] = {}
+            for own in partners:
+                sub = (own.keys, fragments[own.slot], needed.get(own.slot, frozenset()))
+                taken.setdefault(own.slot, set()).add((fragments[own.slot], sub))
+                if own.of is not None:
+                    needed[own.of] = needed.get(own.of, frozenset()) | {(own.slot, sub)}
+    if any(
+        one[0] & other[0] and one != other
+        for rows in taken.values()
+        for one in rows
+        for other in rows
+    ):
         raise draft.error(
             "parts of a union have a subquery over the same table, and over others beside it",
             draft.blocks[0].span,
@@ -327,7 +341,7 @@ def _mergeable(blocks: list[ucq.Block], once: frozenset[int]) -> tuple[int, int,
                 continue
             rest = (*block.members[:slot], *block.members[slot + 1 :])
             others = seen.setdefault(
-                (rest, block.joins, block.lefts, block.virtual, block.kept), []
+                (rest, block.joins, block.lefts, block.virtual, block.kept, block.partners), []
             )
             mine = set(block.members[slot][1])
             for other in others:
@@ -350,3 +364,113 @@ def joins_of(shared: SharedKeys, number: int, group: str, on: bool = False) -> t
                 left, right = pair if key.left in (None, pair[0]) else pair[::-1]
                 joins.append(Join(left, right, index, key.virtual))
     return tuple(sorted(joins, key=lambda j: (j.right, j.left, j.key)))
+
+
+@dataclass(frozen=True)
+class _Subquery:
+    """A subquery of EXISTS or IN over several slots: the equalities of its rows, as classes.
+
+    Slots are edges of a hypergraph over these classes. If it has a join tree, a slot without
+    further slots below it joins one other slot by all classes that it shares (Graham, Yu, Ozsoyoglu
+    1979). So its rows with equal values of these classes can count as one, and the other slot's
+    rows need one of them.
+    """
+
+    keys: Mapping[int, Key]
+    """Keys of the block, by their index."""
+    classes: Mapping[int, frozenset[object]]
+    """Slot -> its classes."""
+    outside: frozenset[object]
+    """Classes with values of other slots."""
+
+    @classmethod
+    def of(cls, block: DraftBlock, keys: Mapping[int, Key], group: Sequence[int]) -> _Subquery:
+        """`group`: its relations."""
+        classes: dict[int, set[object]] = {block.slots[at]: set() for at in group}
+        outside = set()
+        for key in keys.values():
+            for class_ in key.classes:
+                for at in class_.terms:
+                    if at in group:
+                        classes[block.slots[at]].add(_identity(class_))
+                    else:
+                        outside.add(_identity(class_))
+        frozen = {slot: frozenset(own) for slot, own in classes.items()}
+        return cls(keys, frozen, frozenset(outside))
+
+    def partners(self) -> tuple[ucq.Partner, ...] | None:
+        """Return the slots in the order in which they find partners; None without join trees.
+
+        Slots that only values outside join are independent of each other, and have a tree each.
+        """
+        trees = [self._tree(part) for part in tied([c - self.outside for c in self._edges])]
+        return None if None in trees else tuple(p for tree in trees for p in tree or ())
+
+    @property
+    def _edges(self) -> list[frozenset[object]]:
+        """Return the classes of each slot, in the order of the slots."""
+        return [self.classes[slot] for slot in sorted(self.classes)]
+
+    def _tree(self, places: Sequence[int]) -> tuple[ucq.Partner, ...] | None:
+        slots = sorted(self.classes)
+        left = [slots[place] for place in places]
+        partners = []
+        while len(left) > 1:
+            pairs = ((slot, into) for slot in reversed(left) for into in left if slot != into)
+            ears = ((s, i, self._keys(self._shared(s, left), s, i)) for s, i in pairs)
+            ear = next((ear for ear in ears if ear[2]), None)
+            if ear is None:
+                return None
+            slot, into, keys = ear
+            partners.append(ucq.Partner(slot, keys, into))
+            left.remove(slot)
+        keys = self._keys(self._shared(left[0], left), left[0], left[0])
+        return (*partners, ucq.Partner(left[0], keys)) if keys else None
+
+    def _shared(self, slot: int, left: Sequence[int]) -> frozenset[object]:
+        """Return the classes that the slot shares with remaining slots, or with slots outside."""
+        others = (self.classes[other] for other in left if other != slot)
+        return self.classes[slot] & self.outside.union(*others)
+
+    def _keys(self, shared: frozenset[object], slot: int, into: int) -> tuple[int, ...]:
+        """Return keys of both slots that are equal exactly if the shared classes are; none if there
+        are no such keys."""
+        found, covered = [], set[object]()
+        for index, key in self.keys.items():
+            classes = set(map(_identity, key.classes))
+            ends = {end for pair in key.pairs for end in pair}
+            if classes <= shared and {slot, into} <= ends:
+                found.append(index)
+                covered |= classes
+        return tuple(sorted(found)) if covered == shared else ()
+
+
+def _identity(class_: Class) -> object:
+    members = ((at, to_sql(t.expression)) for at, terms in class_.terms.items() for t in terms)
+    return class_.type, frozenset(members)
+
+
+def partners_of(
+    draft: Draft, shared: SharedKeys, number: int
+) -> tuple[tuple[ucq.Partner, ...], ...]:
+    """Return the slots of each EXISTS and IN of a block, in the order of `Block.partners`."""
+    block = draft.blocks[number]
+    groups: dict[str, list[int]] = {}
+    for at, relation in enumerate(block.relations):
+        if relation.once:
+            groups.setdefault(relation.once, []).append(at)
+    found = []
+    for group in groups.values():
+        partners = _Subquery.of(block, shared.of_block[number], group).partners()
+        if partners is None:
+            labels = " and ".join(block.relations[at].label for at in group)
+            raise draft.error(
+                f"a subquery over {labels} is compared with tables outside by several of its "
+                "tables, or its own equalities form a cycle",
+                block.relations[group[0]].span,
+                "compare one of its tables with the tables outside, and join each further table "
+                "with one before it: EXISTS (SELECT 1 FROM b.u JOIN c.v ON v.x = u.x WHERE "
+                "u.key = t.key)",
+            )
+        found.append(partners)
+    return tuple(found)

@@ -317,8 +317,7 @@ def _codes(
         lasting.remember(plan, rows, keys)
     check_keys(plan, keys.values())
     codes = key_codes(slots, keys)
-    once = (slot for slot in plan.ucq.slots if slot.once)
-    return codes | {s.index: once_each(plan.ucq, s, codes[s.index]) for s in once}
+    return once_each(plan.ucq, codes)
 
 
 def _join(

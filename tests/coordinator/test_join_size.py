@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from random import Random
 
 import duckdb
@@ -11,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.base.errors import PlanError
-from sqlfl.coordinator.join.join_size import SlotCodes, join_size
+from sqlfl.base.errors import ModelError, PlanError
+from sqlfl.coordinator.join.join_size import SlotCodes, join_size, once_each
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Ucq
 from tests.depth import SEED, THOROUGH
@@ -47,6 +48,11 @@ def random_codes(ucq: Ucq, seed: int, most: int = 12, values: int = 4) -> dict[i
 
 def counted(ucq: Ucq, slots: dict[int, SlotCodes]) -> int:
     """By the coordinator's query itself."""
+    return int(_asked(ucq, slots, "count(*)")[0][0])
+
+
+def _asked(ucq: Ucq, slots: dict[int, SlotCodes], shown: str) -> list[tuple[int, ...]]:
+    """The values of the coordinator's query over these rows, sorted."""
     with closing(COORDINATOR.cursor()) as con:
         for number, slot in slots.items():
             columns = {
@@ -57,9 +63,7 @@ def counted(ucq: Ucq, slots: dict[int, SlotCodes]) -> int:
                 columns[f"key_{key}"] = pa.array(codes, pa.int32(), mask=codes < 0)
             con.register(f"slot_{number}", pa.table(columns))
         query = mapping_query(ucq).sql(dialect="duckdb")
-        row = con.execute(f"SELECT count(*) FROM ({query})").fetchone()
-    assert row is not None
-    return int(row[0])
+        return sorted(con.execute(f"SELECT {shown} FROM ({query})").fetchall())
 
 
 def planned(catalog: DatabaseCatalog, text: str) -> Ucq | None:
@@ -84,3 +88,48 @@ def test_it_is_what_the_query_gives(kind: object, catalog: DatabaseCatalog) -> N
             assert size.rows == rows if size.exact else size.rows >= rows, (seed, number, size)
     if THOROUGH:
         assert exact > 3 * bounds
+
+
+def test_a_row_of_a_subquery_counts_if_the_subquery_joins_it(catalog: DatabaseCatalog) -> None:
+    """v: one of equal keys. u: one of equal keys outside, among the rows with a partner in v."""
+    ucq = plan(catalog, "SELECT t.x FROM red.t t WHERE t.k IN (SELECT u.k FROM blue.t u "
+                        "JOIN grey.t v ON v.m = u.m)")  # fmt: skip
+    keys = {
+        0: {0: np.array([0, 1, 2, 2, 3])},
+        1: {0: np.array([0, 0, 0, 1, 2, 2]), 1: np.array([5, 6, 6, 4, 6, 7])},
+        2: {1: np.array([6, 7, 6, 7, 9])},
+    }
+    codes = {
+        number: SlotCodes(np.zeros(len(next(iter(own.values()))), np.int64), own)
+        for number, own in keys.items()
+    }
+    reduced = once_each(ucq, codes)
+    assert reduced[2].keys[1].tolist() == [6, 7, -1, -1, 9]
+    assert reduced[1].keys[0].tolist() == [-1, 0, -1, -1, 2, -1]
+    assert reduced[1].keys[1].tolist() == [-1, 6, -1, -1, 6, -1]
+    assert _asked(ucq, reduced, "slot_0") == [(0,), (2,), (3,)]
+    assert join_size(ucq, reduced).rows == 3
+    assert set(_asked(ucq, codes, "slot_0")) == {(0,), (2,), (3,)}
+    assert counted(ucq, codes) == 12
+
+
+def test_all_tables_of_a_subquery_have_each_key_once_if_one_has_an_owner(
+    catalog: DatabaseCatalog,
+) -> None:
+    ucq = plan(catalog, "SELECT t.x FROM red.t t WHERE t.k IN (SELECT u.k FROM blue.t u "
+                        "JOIN grey.t v ON v.m = u.m)")  # fmt: skip
+    one = np.zeros(2, np.int64)
+    keys = {
+        0: {0: np.array([0, 1])},
+        1: {0: np.array([0, 1]), 1: np.array([2, 2])},
+        2: {1: np.array([2, 2])},
+    }
+    codes = {number: SlotCodes(one, own) for number, own in keys.items()}
+    reduced = once_each(ucq, codes)
+    assert reduced[2].keys[1].tolist() == [2, -1]
+    assert reduced[1].keys[0].tolist() == [0, 1]
+    slots = list(ucq.slots)
+    slots[1] = replace(slots[1], governed=True)
+    with pytest.raises(ModelError, match="table v has several rows with one key, and the owner of "
+                       "table u has policies"):  # fmt: skip
+        once_each(replace(ucq, slots=tuple(slots)), codes)

@@ -15,6 +15,8 @@ from tests.strategies import train_sql
 from tests.test_border import assert_disclosed, tapped
 from tests.test_central import compare
 
+BY_WARD = """SELECT 1 FROM lab.tests o JOIN town.wards w ON w.ward = o.assay
+          WHERE o.patient = v.patient"""
 STATEMENTS = {
     "in, and not exists": """
         SELECT v.label, v.days, w.beds FROM clinic.visits v JOIN town.wards w ON w.ward = v.ward
@@ -31,6 +33,14 @@ STATEMENTS = {
     "exists, over a join of two parties": """
         SELECT v.label, v.days FROM clinic.visits v WHERE EXISTS (SELECT 1 FROM lab.tests o
           JOIN town.wards w ON w.ward = o.assay WHERE o.assay = v.ward AND w.beds > 3)""",
+    "exists, over a join by another key": f"""
+        SELECT v.label, v.days FROM clinic.visits v WHERE EXISTS ({BY_WARD} AND w.beds > 5)""",
+    "not exists, over a join by another key": f"""
+        SELECT v.label, v.days FROM clinic.visits v WHERE NOT EXISTS ({BY_WARD} AND w.beds > 7)""",
+    "exists as a value, over a join by another key": f"""
+        SELECT v.label, v.days, EXISTS ({BY_WARD} AND w.beds > 7) AS f FROM clinic.visits v
+        WHERE v.days > 4 OR v.patient IN (SELECT o.patient FROM lab.tests o
+          WHERE o.assay IN (SELECT ward FROM town.wards WHERE beds < 9))""",
 }
 
 
@@ -71,6 +81,53 @@ def test_what_leaves_is_what_explain_says_and_no_more_than_of_a_join(
         assert [f.sql for f in cohort[0].fragments] == [
             f.sql for f in joined.ucq.slots[1].fragments
         ]
+
+
+@pytest.mark.parametrize("word", ["", "NOT "])
+@pytest.mark.parametrize("combine", [False, True])
+def test_what_leaves_of_a_join_by_another_key_is_what_leaves_of_a_join(
+    combine: bool, word: str, database: Open
+) -> None:
+    """Each database sends the tags of the same columns; EXPLAIN says what, and how much."""
+    parties, whole = parties_of(database, 2)
+    query = f"SELECT v.label, v.days FROM clinic.visits v WHERE {word}EXISTS ({BY_WARD})"
+    kind = "LEFT JOIN" if word else "JOIN"
+    joined = f"""SELECT v.label, v.days FROM clinic.visits v {kind} (lab.tests o
+      JOIN town.wards w ON w.ward = o.assay) ON o.patient = v.patient"""
+    with tapped(parties, combine=combine) as (fed, tap):
+        text = train_sql("m", "linear_regression", "label", query)
+        plan = fed.explain(text)
+        assert (
+            "o only says which keys there are: its rows with equal keys and a partner in w count "
+            "as one" in str(plan.details)
+        )
+        with tap.taken() as recorded:
+            fed.sql(text)
+        assert_disclosed(plan, recorded, parties, epochs=fed.model("m").history.num_rows)
+        rows = whole.sql(f"FROM ({query}) WHERE label IS NOT NULL").fetchall()
+        assert fed.model("m").metrics["rows"] == len(rows)
+        other = fed.explain(train_sql("n", "linear_regression", "label", joined))
+        sent = [[(slot.keys, len(slot.databases)) for slot in p.ucq.slots] for p in (plan, other)]
+        assert sent[0] == sent[1]
+        assert [key.types for key in plan.ucq.keys] == [key.types for key in other.ucq.keys]
+        checked = fed.sql(f"CHECK FROM ({query})").arrow().to_pylist()
+        (total,) = [row["rows"] for row in checked if row["part"] == "query"]
+        assert total == len(whole.sql(query))
+
+
+def test_a_join_that_lasts_serves_a_subquery_over_a_join(database: Open) -> None:
+    parties, whole = parties_of(database, 2)
+    query = f"SELECT v.label, v.days FROM clinic.visits v WHERE EXISTS ({BY_WARD})"
+    with tapped(parties) as (fed, tap):
+        fed.sql(f"CREATE JOIN j AS ({query})")
+        for name in ("m", "n"):
+            text = f"TRAIN MODEL {name} USING linear_regression TARGET label FROM j"
+            plan = fed.explain(text)
+            with tap.taken() as recorded:
+                fed.sql(text)
+            assert_disclosed(plan, recorded, parties, epochs=fed.model(name).history.num_rows)
+            rows = len(whole.sql(f"FROM ({query}) WHERE label IS NOT NULL"))
+            assert fed.model(name).metrics["rows"] == rows
 
 
 def test_what_leaves_of_a_join_of_parties_is_what_leaves_of_an_exists_of_each(
@@ -155,3 +212,38 @@ def test_an_owner_hears_of_all_rows_or_of_none(
     ruled(con, "min_rows = 5", "GRANT JOIN (pid) ON patients TO 'acme' UNDER r")
     with fed, pytest.raises(ModelError, match="several rows with one key"):
         fed.sql(OF_OWN.format(EXISTS.format("EXISTS", "")))
+
+
+DAYS = "CREATE TABLE days AS SELECT i AS day, i % 3 > 0 AS open, i AS pid FROM range(20) r(i)"
+OF_DAYS = """WHERE {} (SELECT 1 FROM clinic.patients p JOIN town.days d ON d.day = p.age
+  WHERE p.pid = o.pid{})"""
+
+
+def test_tables_of_a_subquery_over_a_join_are_under_their_policies(
+    owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation], database: Open
+) -> None:
+    """The keys of each table, and what it tests; an owner hears of all rows or of none."""
+    con, fed = owned
+    con.execute("UPDATE patients SET age = pid % 40")
+    ruled(con, "min_rows = 50", "GRANT JOIN (pid), TRAIN (age) ON patients TO 'acme' UNDER r")
+    fed.attach("town", days := database(DAYS))
+    with fed:
+        for word in ("EXISTS", "NOT EXISTS"):
+            with pytest.raises(PolicyError, match=r"age of main\.patients is not granted .* JOIN"):
+                fed.sql(OF_OWN.format(OF_DAYS.format(word, "")))
+        ruled(con, "min_rows = 50", "GRANT JOIN (pid, age) ON patients TO 'acme' UNDER r")
+        fed.sql(OF_OWN.format(OF_DAYS.format("EXISTS", "")))
+        assert fed.model("m").metrics["rows"] == 100
+        with pytest.raises(PolicyError, match="min_rows = 50, of rows that are joined"):
+            fed.sql(OF_OWN.format(OF_DAYS.format("EXISTS", " AND d.day < 3")))
+        for rows in (
+            OF_DAYS.format("NOT EXISTS", " AND d.open"),
+            EXISTS.format("NOT EXISTS", "").replace("= o.pid", "= o.pid + 250"),
+        ):  # of no table of a subquery any row is joined then
+            with pytest.raises(PolicyError, match="min_rows = 50, of rows that are joined"):
+                fed.sql(OF_OWN.format(rows))
+        days.execute("INSERT INTO days VALUES (5, true, 0)")
+        with pytest.raises(
+            ModelError, match="table d has several rows with one key, and the owner of table p"
+        ):
+            fed.sql(OF_OWN.format(OF_DAYS.format("EXISTS", "")))

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
+import numpy as np
 
 from sqlfl.contract.schema import Client
+from sqlfl.coordinator.join.join_size import SlotCodes, once_each
 from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Block, Fragment, Join, LeftJoin, Slot, Ucq, groups_of
@@ -59,8 +61,6 @@ class Snapshot:
                 tags = {key: self._tag(ucq, slot, key, row) for key in slot.keys}
                 rows.append(Row(fragment.index, row, tags))
             assert not fragment.virtual or count <= 1
-        if slot.once:
-            self.slots[slot.index] = once(ucq, slot, rows)
 
     def _tag(self, ucq: Ucq, slot: Slot, key: int, row: dict[str, Any]) -> int | None:
         parts = tuple(row[f"sqlfl_key_{key}_{p}"] for p in range(len(ucq.keys[key].types)))
@@ -126,17 +126,22 @@ def _beside(database: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
     return cursor
 
 
-def once(ucq: Ucq, slot: Slot, rows: list[Row]) -> list[Row]:
-    """Rows with equal keys join once in a block: the others join nothing."""
-    found, seen = [], set()
-    for row in rows:
-        members = [dict(block.members)[slot.index] for block in ucq.blocks]
-        blocks = tuple(n for n, own in enumerate(members) if row.fragment in own)
-        key = (blocks, *row.tags.values())
-        again = bool(blocks) and key in seen
-        seen.add(key)
-        found.append(Row(row.fragment, row.values, dict.fromkeys(row.tags)) if again else row)
-    return found
+def reduced(ucq: Ucq, rows: Mapping[int, Sequence[Row]]) -> dict[int, SlotCodes]:
+    """The keys of the slots as the coordinator joins them: rows of EXISTS with equal keys once."""
+    codes = {
+        slot.index: SlotCodes(
+            np.array([row.fragment for row in rows[slot.index]], np.int64),
+            {
+                key: np.array(
+                    [-1 if row.tags[key] is None else row.tags[key] for row in rows[slot.index]],
+                    np.int64,
+                )
+                for key in slot.keys
+            },
+        )
+        for slot in ucq.slots
+    }
+    return once_each(ucq, codes)
 
 
 def planned_rows(ucq: Ucq, databases: Databases, labelled: bool = False) -> list[Any]:
@@ -148,8 +153,9 @@ def planned_rows(ucq: Ucq, databases: Databases, labelled: bool = False) -> list
     for slot in ucq.slots:
         snapshot.add(ucq, slot, databases, labelled)
     slots, mapped = _mapped(ucq, snapshot)
-    looped = Counter(tuple(row[s] for s in slots) for row in looped_rows(ucq, snapshot))
-    assert Counter(mapped) == looped
+    looped = Counter(_shown(ucq, snapshot, row) for row in looped_rows(ucq, snapshot))
+    rows = (dict(zip(slots, numbers, strict=True)) for numbers in mapped)
+    assert Counter(_shown(ucq, snapshot, row) for row in rows) == looped
     result = []
     for numbers in mapped:
         merged: dict[str, Any] = {}
@@ -166,19 +172,32 @@ def planned_rows(ucq: Ucq, databases: Databases, labelled: bool = False) -> list
     return ordered(result)
 
 
+def _shown(ucq: Ucq, snapshot: Snapshot, row: Mapping[int, int]) -> tuple[int | bool, ...]:
+    """A joined row, where of a subquery's tables only the existence of a row counts."""
+    return tuple(
+        slot.fragments[snapshot.slots[slot.index][row[slot.index]].fragment].virtual
+        if slot.once
+        else row[slot.index]
+        for slot in ucq.slots
+        if slot.index in ucq.mapped
+    )
+
+
 def _mapped(ucq: Ucq, snapshot: Snapshot) -> tuple[list[int], list[tuple[int, ...]]]:
     """The slots that the mapping query gives, and its rows."""
     COORDINATOR.execute("BEGIN")  # which is rolled back: the next query finds no table
     try:
+        codes = reduced(ucq, snapshot.slots)
         for slot in ucq.slots:
             columns = "".join(f", key_{key} INTEGER" for key in slot.keys)
+            own = codes[slot.index]
             COORDINATOR.execute(
                 f'CREATE TABLE slot_{slot.index} (fragment USMALLINT, "row" INTEGER{columns})'
             )
             rows = ", ".join(
-                f"({', '.join('NULL' if v is None else str(v) for v in values)})"
-                for number, row in enumerate(snapshot.slots[slot.index])
-                for values in [(row.fragment, number, *row.tags.values())]
+                f"({', '.join('NULL' if v < 0 else str(v) for v in values)})"
+                for number, fragment in enumerate(own.fragment)
+                for values in [(fragment, number, *(own.keys[key][number] for key in slot.keys))]
             )
             if rows:
                 COORDINATOR.execute(f"INSERT INTO slot_{slot.index} VALUES {rows}")
@@ -198,7 +217,17 @@ Partial = dict[int, int | None]
 def looped_rows(ucq: Ucq, snapshot: Snapshot) -> Iterator[dict[int, int]]:
     """The joined rows, slot by slot, as the normal form says."""
     for block in ucq.blocks:
-        yield from _Loops(snapshot, block).rows()
+        rows = _Loops(snapshot, block).rows()
+        if block.partners:
+            yield from {
+                (
+                    *(row[s] for s, _ in block.members if not ucq.slots[s].once),
+                    *_shown(ucq, snapshot, row),
+                ): row
+                for row in rows
+            }.values()
+        else:
+            yield from rows
 
 
 @dataclass(frozen=True)

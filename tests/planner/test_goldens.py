@@ -72,6 +72,11 @@ def _slot(ucq: Ucq, slot: Slot) -> list[str]:
     lines = [f"slot {slot.index} {slot.name}: {', '.join(parts) or 'no columns'}"]
     if slot.once:
         lines.append("  rows with equal keys count as one")
+    lines += [
+        f"  and need a partner in slot {own.slot} by key {', '.join(map(str, own.keys))}"
+        for own in dict.fromkeys(p for b in ucq.blocks for each in b.partners for p in each)
+        if own.of == slot.index
+    ]
     if slot.nullable:
         lines.append(f"  keys that may be NULL: {', '.join(str(key) for key in slot.nullable)}")
     for fragment in slot.fragments:

@@ -48,38 +48,79 @@ class SlotCodes:
         return taken(chosen, self.fragment)
 
 
-def once_each(ucq: Ucq, slot: Slot, codes: SlotCodes) -> SlotCodes:
-    """The rows of a slot whose rows with equal keys count as one: all but the first such row get
-    NULL for a key, and join nothing. Rows of fragments that stand in other blocks count apart, and
-    so does the row that a LEFT JOIN makes up. ModelError where an owner with policies is to hear
-    which rows are joined, and several have one key: it would hear of one of them."""
-    if slot.governed and all(slot.index in block.optional for block in ucq.blocks):
-        real = [f.index for f in slot.fragments if not f.virtual and not f.links]
-        if not codes.among(real).any():
-            return codes  # a row with a partner is in no joined row
-    part = np.full(max(f.index for f in slot.fragments) + 1, -1)
+def once_each(ucq: Ucq, codes: Mapping[int, SlotCodes]) -> dict[int, SlotCodes]:
+    """Return the rows of all slots. Rows of EXISTS and IN with equal keys count as one.
+
+    Rows without a partner in the subquery, and all but the first of rows with equal keys, get NULL
+    for a key, and join nothing. Rows of fragments that stand in other blocks count apart, and so
+    does the row that a LEFT JOIN makes up. ModelError where an owner with policies is to hear which
+    rows are joined, and several have one key: it would hear of one of them.
+    """
+    reduced = dict(codes)
     for block in ucq.blocks:
-        fragments = list(dict(block.members)[slot.index])
-        part[fragments] = fragments[0]
-    group = part[codes.fragment]
-    rows = np.flatnonzero(group >= 0)
-    columns = [group[rows], *(codes.keys[key][rows] for key in slot.keys)]
+        fragments = dict(block.members)
+        for partners in block.partners:
+            governed = [ucq.slots[p.slot] for p in partners if ucq.slots[p.slot].governed]
+            if governed and any(
+                partner.slot == slot and not codes[slot].among(kept).any()
+                for partner in partners
+                for slot, kept in block.kept
+            ):
+                continue  # a row with a partner is in no joined row
+            for partner in partners:
+                rows = _keyed(reduced[partner.slot], fragments[partner.slot], partner.keys)
+                again = _repeats([reduced[partner.slot].keys[key][rows] for key in partner.keys])
+                if governed and len(again):
+                    raise _refused(ucq.slots[partner.slot], governed[0])
+                reduced[partner.slot] = _without(reduced[partner.slot], rows[again])
+                if partner.of is not None:
+                    own = reduced[partner.of]
+                    others = _keyed(own, fragments[partner.of], partner.keys)
+                    pairs = [
+                        (own.keys[key][others], reduced[partner.slot].keys[key][rows])
+                        for key in partner.keys
+                    ]
+                    one, other = pairs[0]
+                    for pair in pairs[1:]:
+                        one, other = paired(one, other, *pair)
+                    lonely = others[~np.isin(one, other[other >= 0])]
+                    reduced[partner.of] = _without(own, lonely)
+    return reduced
+
+
+def _keyed(codes: SlotCodes, fragments: Sequence[int], keys: Sequence[int]) -> Array:
+    """Return the rows of these fragments without NULL in these keys: int64 (n,)."""
+    chosen = codes.among(fragments)
+    for key in keys:
+        chosen &= codes.keys[key] >= 0
+    return np.flatnonzero(chosen)
+
+
+def _repeats(columns: Sequence[Array]) -> Array:
+    """Return the places of all but the first of equal rows: int64 (n,)."""
     order = np.lexsort(columns)
-    same = np.ones(max(len(rows) - 1, 0), bool)
+    same = np.ones(max(len(order) - 1, 0), bool)
     for column in columns:
         same &= column[order][1:] == column[order][:-1]
-    again = rows[order[1:][same]]
-    if slot.governed and len(again):
-        raise ModelError(
-            f"table {slot.name} has several rows with one key, and the owner of its rows has "
-            "policies, which are of all rows that take part",
-            hint="name a table or view with each key once in the subquery; ask the owner for one",
-        )
+    return order[1:][same]
+
+
+def _without(codes: SlotCodes, rows: Array) -> SlotCodes:
+    """Return the codes with rows that join nothing."""
     keys = {}
     for key, values in codes.keys.items():
         keys[key] = values.copy()
-        keys[key][again] = -1
+        keys[key][rows] = -1
     return SlotCodes(codes.fragment, keys)
+
+
+def _refused(slot: Slot, governed: Slot) -> ModelError:
+    owner = "its rows" if slot.governed else f"table {governed.name}"
+    return ModelError(
+        f"table {slot.name} has several rows with one key, and the owner of {owner} has policies, "
+        "which are of all rows that take part",
+        hint="name a table or view with each key once in the subquery; ask the owner for one",
+    )
 
 
 def check_single(

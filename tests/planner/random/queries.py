@@ -336,13 +336,16 @@ class Queries(Selects):
     # -- subqueries in expressions -----------------------------------------------------------------
 
     def _inner(self, place: Place) -> tuple[From, Place]:
-        """A FROM of the party of the place, and a place inside of it."""
+        """A FROM of the party of the place, or of several parties, and a place inside of it."""
         homes = [place.home] if place.home is not None else place.scope.parties()
         if place.scope.outer is None and self.draws.chance(30):
             self.note("of another party")
             homes = [party for party in PARTIES if party not in homes] or list(PARTIES)
         home = self.draws.pick(homes) if homes else None
         parties = tuple(party for party in PARTIES if party == home)
+        if place.scope.outer is None and self.draws.chance(12):
+            self.note("over a join of parties")
+            home, parties = None, PARTIES
         outer = place.scope
         self.note("subquery in subquery" if outer.depth() else "subquery")
         found = self.from_(parties, outer, int(place.depth > 0 or self.draws.chance(30)), 2)

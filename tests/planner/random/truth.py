@@ -17,7 +17,7 @@ import duckdb
 import numpy as np
 
 from sqlfl.base.errors import Error, ModelError, OptionError, ParseError, PlanError
-from sqlfl.coordinator.join.join_size import SlotCodes, check_single
+from sqlfl.coordinator.join.join_size import SlotCodes, check_single, once_each
 from sqlfl.federation.parser_cross_check import confirm, confirm_fragments
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.sql import to_sql
@@ -255,8 +255,9 @@ def executed(ucq: Ucq, federated: Federated, labelled: bool) -> Result:
     coordinator = COORDINATOR.cursor()
     codes: dict[tuple[int, tuple[object, ...]], int] = {}
     try:
-        for snapshot in slots.values():
-            snapshot.load(coordinator, codes)
+        of_slots = {index: snapshot.coded(codes) for index, snapshot in slots.items()}
+        for index, reduced in once_each(ucq, of_slots).items():
+            slots[index].load(coordinator, reduced)
         joined = coordinator.execute(to_sql(mapping_query(ucq)))
         order = [int(column[0].removeprefix("slot_")) for column in joined.description]
         numbers = joined.fetchall()
@@ -269,7 +270,6 @@ def executed(ucq: Ucq, federated: Federated, labelled: bool) -> Result:
         if None in row:
             raise BrokenContract("a joined row comes from no row of a slot")
     if single := [slot for slot in ucq.slots if slot.single]:
-        of_slots = {index: snapshot.coded(codes) for index, snapshot in slots.items()}
         columns = np.array(numbers, np.int64).reshape(-1, len(order)).T
         joined_rows = dict(zip(order, columns, strict=True))
         counts = {
@@ -304,7 +304,6 @@ class Snapshot:
         self.rows: list[dict[str, str]] = []
         self.keys: list[tuple[int, dict[int, tuple[object, ...]]]] = []
         self.types: dict[str, str] = {}
-        self.blocks = [dict(block.members)[slot.index] for block in ucq.blocks]
         groups = MergedGroups(slot, federated.databases)
         for fragment in slot.fragments:
             self._take(fragment, *groups.placed(fragment))
@@ -349,24 +348,14 @@ class Snapshot:
         }
         return SlotCodes(np.array([fragment for fragment, _ in self.keys], np.int64), keys)
 
-    def load(
-        self,
-        coordinator: duckdb.DuckDBPyConnection,
-        codes: dict[tuple[int, tuple[object, ...]], int],
-    ) -> None:
+    def load(self, coordinator: duckdb.DuckDBPyConnection, codes: SlotCodes) -> None:
         """The table that the mapping query reads."""
         columns = "".join(f", key_{key} INTEGER" for key in self.slot.keys)
         table = f"slot_{self.slot.index}"
         coordinator.execute(f'CREATE TABLE {table} (fragment USMALLINT, "row" INTEGER{columns})')
         literals = []
-        seen: set[tuple[object, ...]] = set()
-        for number, (fragment, keys) in enumerate(self.keys):
-            blocks = tuple(n for n, own in enumerate(self.blocks) if fragment in own)
-            row = (blocks, *(tuple(map(typed, parts)) for parts in keys.values()))
-            if self.slot.once and blocks and row in seen:
-                continue  # rows with equal keys count as one
-            seen.add(row)
-            coded = [_code(codes, key, parts) for key, parts in keys.items()]
+        for number, fragment in enumerate(codes.fragment):
+            coded = [codes.keys[key][number] for key in self.slot.keys]
             tags = ["NULL" if code < 0 else str(code) for code in coded]
             literals.append(f"({', '.join([str(fragment), str(number), *tags])})")
         if literals:
