@@ -9,7 +9,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import duckdb
@@ -32,10 +32,9 @@ from sqlfl.transport.base import Transport
 from tests import depth
 from tests.governance.two_worlds import (
     COLUMNS,
-    ROWS,
+    LAB,
+    OWN,
     SECRETS,
-    SGD,
-    TRAINED,
     VIEWS,
     Differences,
     Policy,
@@ -43,7 +42,6 @@ from tests.governance.two_worlds import (
     Step,
     differences,
     draws,
-    of_clinic,
     some_grants,
     some_statement,
     some_steps,
@@ -228,6 +226,9 @@ ALONE: dict[str, tuple[str, str, str]] = {
         "SELECT 1 FROM (SELECT pid FROM patients ORDER BY age LIMIT 1) p WHERE p.pid = 17",
         "age", "-5",
     ),
+    "LIMIT of a number in the table": (
+        "SELECT 1 FROM patients p LIMIT (SELECT min(age) FROM patients)", "age", "0",
+    ),
     "ON": (
         "SELECT 1 FROM patients p JOIN visits v ON v.pid = p.pid AND p.age = 77", "age", "77",
     ),
@@ -334,13 +335,16 @@ def alone(
     column: str,
     policy: TrainingPolicy,
     slot: SlotSpecification = ROWS_ALONE,
+    tables: Sequence[str] = ("patients", "visits"),
 ) -> str:
     """The refusal where the column has the roles `hidden`; empty where the statement is taken."""
     roles = {
-        table: {r: tuple(c for c in names if (c != column or table != "patients") or r in hidden)
-                for r in EVERY}
-        for table, names in COLUMNS.items()
-    }  # fmt: skip
+        table: {
+            role: tuple(name for name in COLUMNS[table] if name != column or role in hidden)
+            for role in EVERY
+        }
+        for table in tables
+    }
     with world() as con:
         reader = Fragments("acme", ("memory", "main"))
         try:
@@ -377,6 +381,38 @@ def test_outputs_that_would_tell(name: str) -> None:
     check_worlds_differ(text, column, secret, role)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1 FROM (SELECT pid FROM patients LIMIT 40) p",
+        "SELECT 1 FROM patients p QUALIFY row_number() OVER () < 40",
+        "SELECT 1 FROM patients p WHERE (SELECT count(*) FROM visits) > 5",
+    ],
+)
+def test_rows_that_no_value_chooses(text: str) -> None:
+    shown = ("train", "filter", "label", "identify", "join")
+    refusal = alone(text, shown, "age", replace(NOISED, conditions="never"))
+    assert "conditions = 'never'" in refusal
+    assert alone(text, shown, "age", NOISED) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1 FROM patients p, visits v",
+        "SELECT 1 FROM patients p LEFT JOIN (SELECT 1 FROM visits) v ON TRUE",
+        "SELECT 1 FROM patients p WHERE EXISTS (SELECT 1 FROM visits)",
+        "SELECT (SELECT count(*) FROM visits) FROM patients p",
+        "SELECT 1 FROM patients p UNION ALL SELECT 1 FROM visits",
+        "WITH v AS (FROM visits) SELECT 1 FROM patients p, v",
+    ],
+)
+def test_tables_of_which_no_column_is_named(text: str) -> None:
+    shown = ("train", "filter", "label", "identify", "join")
+    assert "visits is not granted" in alone(text, shown, "age", NOISED, tables=["patients"])
+    assert alone(text, shown, "age", NOISED) == ""
+
+
 def check_worlds_differ(text: str, column: str, secret: str, role: str = "row") -> None:
     with world() as here, world(secret, column) as there:
         first, second = (leaves(con, text, [role], NOISED) for con in (here, there))
@@ -385,16 +421,6 @@ def check_worlds_differ(text: str, column: str, secret: str, role: str = "row") 
 
 # -- end to end ------------------------------------------------------------------------------------
 
-LAB = f"""CREATE TABLE tests AS SELECT i AS pid, cos(i) AS crp, sin(2 * i) AS y, i % 3 = 0 AS sick
-  FROM range({ROWS}) AS r(i)"""
-OWN = (
-    """TRAIN MODEL own USING linear_regression TARGET y WITH (algorithm = 'sgd', epochs = 1)
-  FROM (SELECT crp, y FROM lab.tests)""",
-    """TRAIN MODEL sorted USING logistic_regression TARGET sick WITH (algorithm = 'sgd', epochs = 1)
-  FROM (SELECT crp, sick FROM lab.tests)""",
-    """TRAIN MODEL m USING linear_regression TARGET y WITH (algorithm = 'sgd', epochs = 1)
-  FROM (SELECT crp, y FROM lab.tests)""",
-)
 TIMES = ("seconds", "created", "trained", "version")
 """Of a model's card."""
 FIRST = Policy(
@@ -554,143 +580,3 @@ def test_statements_in_two_worlds() -> None:
         f"{len(pairs)} values; {run.total()} run, {over_views} over views: {dict(run)}"
     )
     assert run.total() >= number // 10
-
-
-# -- a table and its views -------------------------------------------------------------------------
-
-NAMES = ("patients", *(view for view in VIEWS if "patient" in view))
-"""Names whose rows are of one patient each."""
-UNSCORED = "coarse_patients"
-"""The name without a grant of PREDICT."""
-RARE = """UPDATE patients SET ward = 'rare' WHERE pid IN (17, 23);
-CREATE TABLE copied AS SELECT * REPLACE (pid + 1000 AS pid) FROM patients"""
-COPIED = "INSERT INTO tests SELECT * REPLACE (pid + 1000 AS pid) FROM tests"
-LEAST, LEAST_ROWS = 3, 20
-TAKEN = "pid, ward, age"
-FEW = "CASE WHEN p.pid = 17 THEN 5 ELSE p.age % 3 END"
-CLASSES = "TRAIN OR REPLACE MODEL n USING logistic_regression TARGET x "
-RUNS = (
-    ("p.ward", TRAINED), ("p.age", TRAINED), ("p.age", TRAINED), (FEW, TRAINED), ("", TRAINED),
-    ("p.ward = 'rare'", CLASSES), ("", "EVALUATE MODEL own "),
-)  # fmt: skip
-"""Value of the clinic's rows that a run has, and how it begins."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Statement over patients by one name or two."""
-
-    names: tuple[str, ...]
-    text: str
-    value: str
-    local: str
-    """Query of the same rows at the clinic: their values, and their patients."""
-
-    @property
-    def scores(self) -> bool:
-        return self.text.startswith("EVALUATE")
-
-
-def some_asked(draw: random.Random) -> Asked:
-    one, two = draw.sample(NAMES, 2)
-    where = draw.choice(("", "", "", "p.pid > 4", "p.pid <> 9", "p.age > 40", "p.ward <> 'rare'",
-                         "p.ward <> 'r'", "p.pid < 12", "t.pid < 12", "p.pid <> 17"))  # fmt: skip
-    where = f" WHERE {where}" if where else ""
-    both = f"(SELECT {TAKEN} FROM {one} UNION ALL SELECT {TAKEN} FROM {two})"
-    joined = f"(SELECT a.pid, b.ward, a.age FROM {one} a JOIN {two} b ON b.pid = a.pid)"
-    sources = draw.choice(([one], [one], [one], [one, two], [both], [joined]))
-    value, begins = draw.choice(RUNS)
-    values = f"{value or 1} AS x, p.pid"
-    local = [f"SELECT {values} FROM {source} p{where}" for source in sources]
-    columns = f"{value} AS x, t.crp, t.y" if value else "t.crp, t.y"
-    columns = columns.replace(", t.y", "") if begins == CLASSES else columns
-    parts = [f"SELECT {columns} FROM {of_clinic(source)} p JOIN lab.tests t ON p.pid = t.pid{where}"
-             for source in sources]  # fmt: skip
-    options = "" if begins.startswith("EVALUATE") else SGD.format(1)
-    return Asked(
-        (one,) if sources == [one] else (one, two),
-        f"{begins}{options}FROM ({' UNION ALL '.join(parts)})",
-        value,
-        " UNION ALL ".join(local).replace("t.pid", "p.pid"),
-    )
-
-
-def some_change(draw: random.Random) -> str:
-    """Return a statement of the owner's on a view."""
-    view = draw.choice(NAMES[1:])
-    text = draw.choice(("FROM patients", "FROM patients WHERE pid <> 9", "FROM copied"))
-    return draw.choice((f"DROP VIEW {view}", f"CREATE OR REPLACE VIEW {view} AS {text}"))
-
-
-def fault_of(asked: Asked, rows: list[tuple[object, int]]) -> str:
-    """Return the rule that this run's own rows break; empty if they keep all."""
-    classes: dict[object, set[int]] = {}
-    for value, pid in rows:
-        classes.setdefault(value, set()).add(pid)
-    few = set().union(*(pids for pids in classes.values() if len(pids) < LEAST))
-    if asked.scores and UNSCORED in asked.names:
-        return "scores without PREDICT"
-    if len({pid for _, pid in rows}) < LEAST_ROWS:
-        return "few rows"
-    rare = "ward" in asked.value or (asked.value == FEW and len(few) < LEAST)
-    return "few rows have a value" if few and rare else ""
-
-
-def test_a_table_and_its_views_have_the_same_rows() -> None:
-    """Check that no class of a run is of few patients, and that no two runs differ by few, by
-    whatever names the analyst asks."""
-    number, changed = 150 if depth.THOROUGH else 1 if depth.QUICK else 3, True
-    run = Counter[str]()
-    with world() as con, in_memory() as lab, ExitStack() as stack:
-        con.execute(RARE)
-        lab.execute(f"{LAB}; {COPIED}")
-        fed = stack.enter_context(sqlfl.connect(analyst="acme", progress=False))
-        fed.attach("clinic", con)
-        fed.attach("lab", lab)
-        fed.sql(OWN[0])
-        owner = stack.enter_context(sqlfl.owner(con))
-        owner.sql("CREATE TRAINING POLICY r")
-
-        def grant() -> None:
-            for name in NAMES:
-                roles = [f"{role} ({TAKEN})" for role in ("TRAIN", "FILTER", "LABEL")]
-                roles += ["JOIN (pid)", *["PREDICT"] * (name != UNSCORED)]
-                with suppress(sqlfl.Error, duckdb.Error):  # one that is gone, or reads one
-                    owner.sql(f"GRANT {', '.join(roles)} ON {name} TO 'acme' UNDER r")
-
-        for case, draw in enumerate(draws(number)):
-            differ = draw.random() < 0.6
-            rules = {"min_cell": LEAST, "min_rows": LEAST_ROWS}
-            rules |= {"min_difference": LEAST} if differ else {}
-            limits = ", ".join(f"{name} = {value}" for name, value in rules.items())
-            owner.sql(f"CREATE OR REPLACE TRAINING POLICY r WITH ({limits})")
-            if changed:
-                con.execute("; ".join(f"CREATE OR REPLACE VIEW {name} AS {text}"
-                                      for name, text in VIEWS.items()))  # fmt: skip
-                grant()
-            con.execute("DELETE FROM sqlfl.seen")
-            changed, earlier, said = False, list[frozenset[int]](), list[str]()
-            for _ in range(4):
-                if draw.random() < 0.25:
-                    said.append(some_change(draw))
-                    with suppress(duckdb.Error):  # it is gone already
-                        con.execute(said[-1])
-                    changed = True
-                    grant()
-                asked = some_asked(draw)
-                try:
-                    rows = con.execute(asked.local).fetchall()
-                    fed.sql(asked.text)
-                except (sqlfl.Error, duckdb.Error):
-                    continue
-                said.append(asked.text)
-                run[f"{asked.value or 'no value'}{' scored' * asked.scores}"] += 1
-                fault = fault_of(asked, rows)
-                assert not fault, (case, fault, limits, said)
-                patients = frozenset(pid for _, pid in rows)
-                apart = [patients - before for before in earlier if differ]
-                apart += [before - patients for before in earlier if differ]
-                assert all(len(few) not in range(1, LEAST) for few in apart), (case, limits, said)
-                earlier.append(patients)
-    print(f"a table and its views: {number} cases, {run.total()} runs: {dict(run)}")
-    assert run.total() >= number // 3

@@ -496,6 +496,16 @@ def some_statement(draw: random.Random, names: Sequence[str]) -> Statement:
     return Statement(over_views(draw, text, names), item)
 
 
+LAB = f"""CREATE TABLE tests AS SELECT i AS pid, cos(i) AS crp, sin(2 * i) AS y, i % 3 = 0 AS sick
+  FROM range({ROWS}) AS r(i)"""
+OWN = (
+    """TRAIN MODEL own USING linear_regression TARGET y WITH (algorithm = 'sgd', epochs = 1)
+  FROM (SELECT crp, y FROM lab.tests)""",
+    """TRAIN MODEL sorted USING logistic_regression TARGET sick WITH (algorithm = 'sgd', epochs = 1)
+  FROM (SELECT crp, sick FROM lab.tests)""",
+    """TRAIN MODEL m USING linear_regression TARGET y WITH (algorithm = 'sgd', epochs = 1)
+  FROM (SELECT crp, y FROM lab.tests)""",
+)
 BESIDE = (
     "(SELECT count(*) FROM visits v WHERE v.pid = t.pid)",
     "(SELECT max(v.cost) FROM visits v WHERE v.pid = t.pid)",
