@@ -26,6 +26,7 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import RESERVED
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import has_hints, own_nodes
 from sqlfl.planner.grammar.sql import to_sql
@@ -483,11 +484,11 @@ def without_semi_joins(select: exp.Select) -> exp.Select | None:
     semi_joins = [join for join in joins if join.kind.upper() in _SEMI]
     if not semi_joins or any(join.side.upper() in ("RIGHT", "FULL") for join in joins):
         return None
-    others = [select.args["from_"].this, *(join.this for join in joins if join not in semi_joins)]
     where = select.args.get("where")
     tests = [] if where is None else [where.this.copy()]
     for join in semi_joins:
-        test = _test(join, others)
+        before = [j for j in joins[: joins.index(join)] if j not in semi_joins]
+        test = _test(join, select.args["from_"].this, before)
         if test is None:
             return None
         rows = exp.select(exp.Literal.number(1)).from_(join.this.copy(), copy=False)
@@ -503,17 +504,22 @@ def without_semi_joins(select: exp.Select) -> exp.Select | None:
 _SEMI = ("SEMI", "ANTI")
 
 
-def _test(join: exp.Join, others: list[exp.Expr]) -> exp.Expr | None:
-    """Return the conditions that join a row of the SEMI JOIN's table."""
+def _test(join: exp.Join, first: exp.Expr, before: Sequence[exp.Join]) -> exp.Expr | None:
+    """Return the conditions that join a row of the SEMI JOIN's table to the tables before it, of
+    which `first` has the columns that USING makes of several.
+    """
     if join.method or join.side or join.this.args.get("joins"):
         return None
     on, using = join.args.get("on"), join.args.get("using")
     if on is not None:
         whole = all(c.args.get("table") for c in nodes(on, exp.Column)) and not on.find(exp.Query)
         return of_tables(on) if whole else None
-    if not using or len(others) != 1 or others[0].args.get("joins"):
+    if not using or first.args.get("joins"):
         return None
-    names = [exp.to_identifier(item.alias_or_name) for item in (others[0], join.this)]
+    names_of_joins = [{folded(key.name) for key in j.args.get("using") or []} for j in before]
+    if not all(folded(key.name) in names for key in using for names in names_of_joins):
+        return None
+    names = [exp.to_identifier(item.alias_or_name) for item in (first, join.this)]
     return exp.and_(
         *(
             of_tables(

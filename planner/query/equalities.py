@@ -78,7 +78,8 @@ def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
                 yield from conjuncts(part)
             return
     if isinstance(condition, exp.Or):
-        yield from _factored(condition)
+        alike = _null_safe(condition)
+        yield from _factored(condition) if alike is None else (alike,)
         return
     pairs = list(_parts(condition))
     yield from (pairs if len(pairs) > 1 else [condition])
@@ -93,6 +94,21 @@ def _opposite(condition: exp.Expr) -> list[exp.Expr] | None:
     if isinstance(condition, exp.NEQ | exp.NullSafeNEQ):
         kind = exp.EQ if isinstance(condition, exp.NEQ) else exp.NullSafeEQ
         return [kind(this=condition.left.copy(), expression=condition.right.copy())]
+    return None
+
+
+def _null_safe(condition: exp.Or) -> exp.NullSafeEQ | None:
+    """Return `x IS NOT DISTINCT FROM y` for `x = y OR (x IS NULL AND y IS NULL)` of two columns."""
+    sides = condition.left.unnest(), condition.right.unnest()
+    for equal, both in (sides, sides[::-1]):
+        if not isinstance(equal, exp.EQ) or not isinstance(both, exp.And):
+            continue
+        nulls = [part.unnest() for part in (both.left, both.right)]
+        if all(isinstance(n, exp.Is) and isinstance(n.expression, exp.Null) for n in nulls):
+            ends, tested = [equal.left, equal.right], [n.this.unnest() for n in nulls]
+            columns = all(isinstance(end, exp.Column) for end in ends)
+            if columns and (tested == ends or tested[::-1] == ends):
+                return exp.NullSafeEQ(this=equal.left.copy(), expression=equal.right.copy())
     return None
 
 

@@ -57,6 +57,12 @@ QUERIES = {
         FROM a.facts AS "select" JOIN b.dims AS "from" ON "select".k = "from".k""",
     "a table of two words": """SELECT t."the value", "Order", d.x
         FROM a."table two" t JOIN b.dims d ON d.k = t."Id" """,
+    "SEMI JOIN by USING before another join": """SELECT f.y, d.x FROM a.facts f
+        SEMI JOIN c.events USING (k) JOIN b.dims d USING (k)""",
+    "ANTI JOIN by the column that USING merges": """SELECT f.y, d.x FROM a.facts f
+        LEFT JOIN b.dims d USING (k) ANTI JOIN (SELECT k FROM c.events WHERE w > 6) e USING (k)""",
+    "IS NOT DISTINCT FROM in longhand": """SELECT f.y, d.x FROM a.facts f
+        JOIN b.dims d ON f.nk = d.nk OR (d.nk IS NULL AND f.nk IS NULL)""",
     "a CTE of a party's name": """WITH b AS (SELECT k, x FROM b.dims)
         SELECT f.y, b.x FROM a.facts f JOIN b USING (k)""",
     "a CTE that hides another": """WITH dims AS (SELECT k, x FROM b.dims WHERE x > 1)
