@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import duckdb
@@ -246,3 +247,53 @@ def test_names_of_checkpoints_are_as_long_as_those_of_runs() -> None:
     names = {checkpoint_of("0123456789abcdef", number) for number in range(50)}
     assert {len(name) for name in names} == {16}
     assert len(names) == 50
+
+
+# -- under an owner's policies ---------------------------------------------------------------------
+
+GRANT = "GRANT TRAIN (x), JOIN (k), LABEL (y) ON t TO 'acme' UNDER r"
+
+
+def policy(rules: str = "") -> str:
+    return f"CREATE OR REPLACE TRAINING POLICY r {f'WITH ({rules})' * bool(rules)}"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("", ""),
+        (policy("runs_per_day = 1"), "runs_per_day = 1"),
+        (policy("min_rows = 301"), "min_rows = 301"),
+        (policy("algorithms = ['lbfgs']"), "algorithms = "),
+        (policy("labels = 'never'"), "labels = 'never'"),
+        (policy("predictions = 'noised'"), "predictions = 'noised'"),
+        (policy("epsilon = 2"), "epsilon = 2"),
+        (policy("approval = 'first_time'"), "waits for its owner, as request 1"),
+        ("REVOKE LABEL ON t FROM 'acme'", "has no column y"),
+        ("REVOKE ALL ON t FROM 'acme'", "a has no table t"),
+        (f"REVOKE ALL ON t FROM 'acme' AND MODELS; {GRANT}", "its owner has locked models"),
+    ],
+)
+def test_it_is_a_run_of_its_own_under_the_rules_of_the_day(
+    folder: Path, change: str, said: str
+) -> None:
+    wrap = lambda inner: Losing(inner, 9)  # noqa: E731
+    with ExitStack() as stack:
+        a, b = (stack.enter_context(duckdb.connect(folder / f"{n}.duckdb")) for n in "ab")
+        fed = sqlfl.Federation(None, analyst="acme", progress=False, wrap=wrap)
+        stack.enter_context(fed)
+        fed.attach("a", a)
+        fed.attach("b", b)
+        with sqlfl.owner(a) as owner:
+            owner.sql(f"{policy('runs_per_day = 2')}; {GRANT}")
+            with pytest.raises(LostError):
+                fed.sql(train(f"{SGD}, checkpoint = 3"))
+            if change:
+                owner.sql(change)
+        if not said:
+            fed.sql("RESUME MODEL m")
+            assert a.sql("SELECT count(DISTINCT run) FROM sqlfl.runs").fetchall() == [(2,)]
+            return
+        with pytest.raises(sqlfl.Error, match=said):
+            fed.sql("RESUME MODEL m")
+        assert fed.model("m").epoch == 6
