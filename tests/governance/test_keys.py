@@ -223,7 +223,7 @@ def test_a_coordinator_does_not_say_what_labels_are_drawn_by(
         if isinstance(request, ms.Propose | ms.Prepare):
             items = specifications_from_json(request.specification)
             told = tuple(
-                replace(item, drawn_by=(("age",),) * len(item.fragments)) for item in items
+                replace(item, draw_columns=(("age",),) * len(item.fragments)) for item in items
             )
             request = replace(request, specification=specifications_to_json(told))
         return honest(self, request)

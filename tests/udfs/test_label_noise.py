@@ -144,7 +144,7 @@ def bits(database: Open) -> duckdb.DuckDBPyConnection:
 
 def test_where_a_row_has_a_key_noise_follows_from_that_and_the_label(database: Open) -> None:
     con = bits(database)
-    keyed = replace(of_classes(1.0, "false", "true"), drawn_by=(("id",),))
+    keyed = replace(of_classes(1.0, "false", "true"), draw_columns=(("id",),))
     ids, first = noised(con, keyed)
     assert not np.array_equal(first, noised(con, of_classes(1.0, "false", "true"))[1])
     con.execute("UPDATE t SET x = x + 1; ALTER TABLE t ADD COLUMN note TEXT")
@@ -162,7 +162,7 @@ def test_where_a_row_has_a_key_noise_follows_from_that_and_the_label(database: O
     # keys of several columns, also such as have a zone
     con.execute("ALTER TABLE t ADD COLUMN day TIMESTAMPTZ")
     con.execute("UPDATE t SET day = TIMESTAMPTZ '2026-01-01 00:00+00'")
-    both = replace(keyed, drawn_by=(("day", "id"),))
+    both = replace(keyed, draw_columns=(("day", "id"),))
     two = noised(con, both)[1]
     assert not np.array_equal(two, first)
     con.execute("SET TimeZone = 'Asia/Tokyo'; UPDATE t SET x = 0")
@@ -172,7 +172,7 @@ def test_where_a_row_has_a_key_noise_follows_from_that_and_the_label(database: O
 def test_the_rows_that_are_drawn_are_told_apart(database: Open) -> None:
     con = bits(database)
     con.execute("INSERT INTO t VALUES (400, 0, NULL)")
-    keyed = replace(of_classes(1.0, "false", "true"), drawn_by=(("id",),))
+    keyed = replace(of_classes(1.0, "false", "true"), draw_columns=(("id",),))
 
     def rows_of(wanted: SlotSpecification) -> tuple[list[int], list[int]]:
         snapshot = take(con, wanted, FRAGMENT, run=os.urandom(4).hex(), draws=OWN)
