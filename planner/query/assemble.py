@@ -489,6 +489,7 @@ class _Assembly:
             joins_of(self.shared, number, group.id),
             tuple(self._left(number, block, inner) for inner in group.lefts),
             joins_of(self.shared, number, group.id, on=True),
+            left.lookup,
         )
 
 

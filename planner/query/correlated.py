@@ -46,6 +46,7 @@ from sqlfl.planner.query.groups import is_grouped, outermost_aggregates
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.push import INSTEAD_OF_IN, INSTEAD_OF_NOT_IN, OF_ONE_PARTY, Pusher
 from sqlfl.planner.query.relations import (
+    DraftBlock,
     DraftRelation,
     Group,
     OuterJoin,
@@ -118,12 +119,15 @@ class _Grouped:
     steps: tuple[Step, ...] = ()
     """Windows, each with a key."""
     calls: dict[str, exp.Expr] = field(default_factory=dict)
-    """Aggregates, by their text."""
+    """Aggregates, by their text; of a lookup values of its rows."""
+    lookup: bool = False
+    """True if the rows are not aggregated, and each key has one at most."""
 
     @property
     def identity(self) -> tuple[object, ...]:
         keys = ((to_sql(k.inner), to_sql(k.outer.expression), k.nulls, k.parts) for k in self.keys)
         return (
+            self.lookup,
             self.clients,
             to_sql(self.rows),
             *keys,
@@ -138,7 +142,8 @@ class _Grouped:
         shown += [exp.alias_(call.copy(), f"{_VALUE}{n}") for n, call in enumerate(calls)]
         select = self.rows.copy()
         select.set("expressions", shown)
-        select.set("group", exp.Group(expressions=by))
+        if not self.lookup:
+            select.set("group", exp.Group(expressions=by))
         return select
 
 
@@ -267,7 +272,7 @@ class CorrelatedAggregates:
         for grouped in self._found.values():
             relation, on = self._derived(grouped, state)
             span = span_of(grouped.node, self._sql)
-            left = OuterJoin(Group(relation.ids), (*on, *grouped.on), span)
+            left = OuterJoin(Group(relation.ids), (*on, *grouped.on), span, grouped.lookup)
             tree = replace(state.tree, lefts=(*state.tree.lefts, left))
             state = replace(state, relations=(*state.relations, relation), tree=tree)
         for present in self._present:
@@ -439,8 +444,10 @@ class CorrelatedAggregates:
             return None
         if grouped.steps and any(map(self._catalog.governed, clients)):
             raise plan_error(GOVERNED.format(grouped.name), self._sql, grouped.node, GOVERNED_HINT)
-        grouped = self._found.get(grouped.identity, grouped)
         value = select.expressions[0].unalias().copy()
+        if _is_row(select):
+            return self._looked_up(replace(grouped, lookup=True), value, inner)
+        grouped = self._found.get(grouped.identity, grouped)
         having = select.args.get("having")
         if having is not None:
             value = exp.Case(ifs=[exp.If(this=having.this.copy(), true=value)])
@@ -467,6 +474,22 @@ class CorrelatedAggregates:
         self._found[grouped.identity] = grouped
         result: exp.Expr = holder.this
         return result
+
+    def _looked_up(self, lookup: _Grouped, value: exp.Expr, inner: _Inner) -> exp.Expr | None:
+        """Return the column of a value of the one row that has the keys; None where the value is
+        not of the subquery's rows alone, or rows are in a window.
+        """
+        if lookup.steps or value.find(exp.Query, exp.Window, exp.Star) or not inner.holds(value):
+            return None
+        if lookup.identity not in self._found:
+            self._remarks.append(
+                f"the subquery over {lookup.name} is a value: the statement fails if several of "
+                "its rows have the key of one row outside"
+            )
+        lookup = self._found.setdefault(lookup.identity, lookup)
+        lookup.calls.setdefault(to_sql(value), value)
+        place = [*lookup.calls].index(to_sql(value))
+        return column(f"{_VALUE}{place}", lookup.id)
 
     def _split(
         self,
@@ -546,7 +569,7 @@ class CorrelatedAggregates:
     def _derived(self, grouped: _Grouped, state: State) -> tuple[DraftRelation, list[Term]]:
         """The derived table as a relation, and the equalities of its keys."""
         relation, columns = self._bound(grouped, {})
-        compared = self._compared(grouped, relation, columns, state)
+        compared = {} if grouped.lookup else self._compared(grouped, relation, columns, state)
         if compared:
             relation, columns = self._bound(grouped, compared)
         equalities = zip(columns, grouped.keys, strict=False)
@@ -557,11 +580,16 @@ class CorrelatedAggregates:
     ) -> tuple[DraftRelation, list[exp.Expr]]:
         """The relation with the id of `grouped`, and its columns."""
         select = grouped.select(compared)
+        block: DraftBlock | None
         if len(grouped.clients) == 1:
             block = self._sources.whole(select, self._known, grouped.clients[0])
+        elif grouped.lookup and not select.args.get("joins"):
+            block = self._sources.each(select, self._known, grouped.clients)
         elif is_grouped(select, self._known):
             block = self._sources.merged(select, self._known, grouped.clients)
         else:
+            block = None
+        if block is None:
             raise self._of_several(grouped)
         (relation,) = block.relations
         branches = tuple(
@@ -695,6 +723,13 @@ def _as_first(select: exp.Select) -> exp.Select | None:
         whole.set(clause, None)
     whole.set("expressions", [exp.Anonymous(this="first", expressions=[first])])
     return whole
+
+
+def _is_row(select: exp.Select) -> bool:
+    """Return whether the subquery gives rows, of which it must have one for a value."""
+    given = {key for key, value in select.args.items() if value}
+    value = select.expressions[0].unalias()
+    return given <= _ROWS and not any(map(is_aggregate, own_nodes(value)))
 
 
 def _is_plain(node: exp.Expr, select: exp.Select) -> bool:

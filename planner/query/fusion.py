@@ -77,6 +77,7 @@ class _Node:
     parent: _Node | None = None
     on: tuple[Term, ...] = ()
     span: Span | None = None
+    lookup: bool = False
     absorbed: bool = False
     """True if it stands in the FROM of a fused relation of its parent."""
 
@@ -111,6 +112,7 @@ class _Fusion:
         for left in group.lefts:
             inner = self._node(left.group)
             inner.parent, inner.on, inner.span = node, left.on, left.span
+            inner.lookup = left.lookup
             node.lefts.append(inner)
         return node
 
@@ -376,7 +378,7 @@ class _Fusion:
         firsts = [self.old.relations[i].ids[0] for i in node.core]
         core = [next(r for r in relations if id_ in r.ids) for id_ in firsts]
         lefts = tuple(
-            OuterJoin(self._tree(left, relations), left.on, left.span)
+            OuterJoin(self._tree(left, relations), left.on, left.span, left.lookup)
             for left in node.lefts
             if not left.absorbed
         )

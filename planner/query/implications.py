@@ -72,8 +72,12 @@ def _simplified(block: DraftBlock, group: Group, after: tuple[Term, ...]) -> Gro
 
 
 def _inner(lefts: list[OuterJoin], conditions: tuple[Term, ...]) -> int | None:
-    """Return the first LEFT JOIN whose unmatched rows fail a condition."""
+    """Return the first LEFT JOIN whose unmatched rows fail a condition. A lookup stays, since rows
+    with several partners must be found.
+    """
     for place, left in enumerate(lefts):
+        if left.lookup:
+            continue
         ids = frozenset(left.group.ids)
         if any(rejects_nulls(condition.expression, ids) for condition in conditions):
             return place

@@ -33,10 +33,10 @@ from sqlfl.planner.query.relations import (
 from sqlfl.planner.query.scopes import Scope
 
 INSTEAD_OF_SUBQUERY = (
-    "a mean, sum or count over rows with an equal key may be a column: (SELECT avg(u.x) FROM "
-    "party.table AS u WHERE u.key = t.key); IN and EXISTS stand in WHERE or in a column, and join "
-    "by equalities or windows of days: u.key = t.key AND u.day BETWEEN t.day - 7 AND t.day; write "
-    "one value as a number"
+    "the one row with an equal key may be a column, or a mean, sum or count of several: (SELECT "
+    "u.x FROM party.table AS u WHERE u.key = t.key), (SELECT avg(u.x) ...); IN and EXISTS stand in "
+    "WHERE or in a column, and join by equalities or windows of days: u.key = t.key AND u.day "
+    "BETWEEN t.day - 7 AND t.day; write one value as a number"
 )
 """The hint for a subquery over another party's table."""
 CONDITION = "JOIN ... ON a.x = b.y, or USING (column); each row with every row: CROSS JOIN"

@@ -185,6 +185,8 @@ class OuterJoin:
     group: Group
     on: tuple[Term, ...]
     span: Span | None
+    lookup: bool = False
+    """True if each row has one partner at most: the one row of a subquery that is a value."""
 
 
 @dataclass(frozen=True)

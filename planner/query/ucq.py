@@ -291,6 +291,8 @@ class LeftJoin:
     """Inside the parentheses, after `slots`."""
     on: tuple[Join, ...]
     """`left` is a slot before, `right` one of `slots`."""
+    lookup: bool = False
+    """True if a row with several partners is an error: the subquery of a value has one row."""
 
     @property
     def within(self) -> tuple[int, ...]:

@@ -22,13 +22,21 @@ from sqlfl.coordinator.join.join_limits import (
     database_memory,
     limit_fan_out,
 )
-from sqlfl.coordinator.join.join_size import JoinSize, SlotCodes, check_single, join_size, once_each
+from sqlfl.coordinator.join.join_size import (
+    JoinSize,
+    SlotCodes,
+    check_lookups,
+    check_single,
+    join_size,
+    once_each,
+)
 from sqlfl.coordinator.join.mapping_query import Room, SlotRows, key_codes, run_mapping_query
 from sqlfl.coordinator.join.row_mapping import RowMapping, Scratch, WrittenMapping
 from sqlfl.coordinator.lasting import KeptMapping, LastingJoin
 from sqlfl.coordinator.proposing import propose
 from sqlfl.messages import (
     CLIENT,
+    REHEARSAL,
     Activate,
     JoinKeys,
     MergeGroups,
@@ -246,6 +254,8 @@ def prepare(
             lasting.keep(plan, kept_codes, rows)
     for single in (slot for slot in plan.ucq.slots if slot.single):
         check_single(plan.ucq, single, codes, rows.counts)
+    if not run.startswith(REHEARSAL):  # the keys of synthetic rows are any
+        check_lookups(plan.ucq, codes, rows.counts)
     total = rows.total
     unjoined = _unjoined(plan, rows, labelled)
     if plan.privacy is not None and plan.privacy.max_fan_out is not None:

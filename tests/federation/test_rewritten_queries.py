@@ -21,6 +21,9 @@ STATEMENTS = {
         SELECT v.label, v.days, (SELECT avg(t.result) FROM lab.tests t WHERE t.patient = v.patient)
           AS mean, (SELECT count(*) FROM lab.tests t WHERE t.patient = v.patient) AS n
         FROM clinic.visits v""",
+    "values of rows": """
+        SELECT v.label, v.days, (SELECT w.beds FROM town.wards w WHERE w.ward = v.ward) AS beds
+        FROM clinic.visits v WHERE (SELECT w.beds FROM town.wards w WHERE w.ward = v.ward) > 2""",
     "a full join": """
         SELECT v.label, v.days, t.result FROM clinic.visits v
         FULL JOIN lab.tests t ON t.patient = v.patient""",
@@ -68,6 +71,29 @@ def test_one_row_leaves_for_each_key(database: Open) -> None:
         rows = parties["lab"][0].execute(real.sql).fetchall()
     (keys,) = whole.execute("SELECT count(DISTINCT patient) FROM lab.tests").fetchone() or ()
     assert len(rows) == keys < len(whole.execute("FROM lab.tests").fetchall())
+
+
+BEDS = "(SELECT w.beds FROM town.wards w WHERE w.ward = v.ward)"
+
+
+@pytest.mark.parametrize("where", ["", f"WHERE {BEDS} > 0"], ids=["feature", "condition"])
+def test_a_value_is_of_one_row(where: str, database: Open) -> None:
+    """A second row with a key that joins nothing is no error, and one whose key joins is."""
+    feature = "v.days" if where else f"{BEDS} AS beds"
+    text = train_sql(
+        "m", "linear_regression", "label", f"SELECT v.label, {feature} FROM clinic.visits v {where}"
+    )
+    parties, _ = parties_of(database, 2)
+    with tapped(parties) as (fed, _):
+        parties["town"][1].execute("INSERT INTO wards (ward, beds) VALUES (-1, 7), (-1, 8)")
+        fed.sql(text)
+        fed.sql(f"EXPLAIN ANALYZE {text.replace('TRAIN', 'TRAIN OR REPLACE', 1)}")
+        for con in parties["town"]:
+            con.execute("INSERT INTO wards (ward, beds) SELECT ward, beds FROM wards")
+        fed.sql("DROP MODEL m")
+        with pytest.raises(sqlfl.ModelError, match="several rows of w have the key of one row"):
+            fed.sql(text)
+        assert not fed.sql("SHOW MODELS").arrow().num_rows
 
 
 OWN = """CREATE TABLE own AS SELECT i AS pid, 'w' || i % 4 AS ward, cos(i) AS crp, sin(2 * i) AS y

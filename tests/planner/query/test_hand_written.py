@@ -60,9 +60,20 @@ QUERIES = {
     "SEMI JOIN by USING before another join": """SELECT f.y, d.x FROM a.facts f
         SEMI JOIN c.events USING (k) JOIN b.dims d USING (k)""",
     "ANTI JOIN by the column that USING merges": """SELECT f.y, d.x FROM a.facts f
-        LEFT JOIN b.dims d USING (k) ANTI JOIN (SELECT k FROM c.events WHERE w > 6) e USING (k)""",
+        LEFT JOIN b.dims d USING (k)
+        ANTI JOIN (SELECT k FROM c.events WHERE w > 6) e USING (k)""",
     "IS NOT DISTINCT FROM in longhand": """SELECT f.y, d.x FROM a.facts f
         JOIN b.dims d ON f.nk = d.nk OR (d.nk IS NULL AND f.nk IS NULL)""",
+    "a value of another party's row": """SELECT f.y,
+        (SELECT d.x FROM b.dims d WHERE d.k = f.k) AS x,
+        (SELECT d.cat FROM b.dims d WHERE d.k = f.k) AS cat FROM a.facts f""",
+    "a value of a row that a condition chooses": """SELECT f.y,
+        coalesce((SELECT d.x + 1 FROM b.dims d WHERE d.k = f.nk AND d.x > 1 AND f.cls < 2), -1) AS x
+        FROM a.facts f""",
+    "a value of another party's row in WHERE": """SELECT f.y, n.z FROM a.facts f
+        LEFT JOIN b.k_names n ON n.k = f.k WHERE (SELECT d.x FROM b.dims d WHERE d.k = f.k) > 2""",
+    "a value of another party's row by two keys": """SELECT f.y,
+        (SELECT d.price FROM b.dims d WHERE d.k = f.k AND d.nk = f.nk) AS p FROM a.facts f""",
     "a CTE of a party's name": """WITH b AS (SELECT k, x FROM b.dims)
         SELECT f.y, b.x FROM a.facts f JOIN b USING (k)""",
     "a CTE that hides another": """WITH dims AS (SELECT k, x FROM b.dims WHERE x > 1)

@@ -17,7 +17,7 @@ import duckdb
 import numpy as np
 
 from sqlfl.base.errors import Error, ModelError, OptionError, ParseError, PlanError
-from sqlfl.coordinator.join.join_size import SlotCodes, check_single, once_each
+from sqlfl.coordinator.join.join_size import SlotCodes, check_lookups, check_single, once_each
 from sqlfl.federation.parser_cross_check import confirm, confirm_fragments
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.sql import to_sql
@@ -269,7 +269,8 @@ def executed(ucq: Ucq, federated: Federated, labelled: bool) -> Result:
     for row in numbers:
         if None in row:
             raise BrokenContract("a joined row comes from no row of a slot")
-    if single := [slot for slot in ucq.slots if slot.single]:
+    single = [slot for slot in ucq.slots if slot.single]
+    if single or any(left.lookup for block in ucq.blocks for left in block.lefts):
         columns = np.array(numbers, np.int64).reshape(-1, len(order)).T
         joined_rows = dict(zip(order, columns, strict=True))
         counts = {
@@ -278,6 +279,7 @@ def executed(ucq: Ucq, federated: Federated, labelled: bool) -> Result:
         }
         for slot in single:
             check_single(ucq, slot, of_slots, counts.__getitem__)
+        check_lookups(ucq, of_slots, counts.__getitem__)
     for row in numbers:
         values: dict[str, str] = {}
         for index, number in zip(order, row, strict=True):
