@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -14,6 +15,10 @@ import duckdb
 import sqlfl
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.copies import copies
+from sqlfl.messages import JoinKeys
+from sqlfl.messages.wire import received
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import Recorded, RecordingTransport
 from tests import depth
 from tests.governance.two_worlds import (
     LAB,
@@ -106,6 +111,14 @@ def fault_of(asked: Asked, rows: list[tuple[object, int]]) -> str:
     return "few rows have a value" if few and rare else ""
 
 
+def numbers_of_keys(messages: Sequence[Recorded]) -> list[int]:
+    """Return how many distinct join keys have left the clinic with each message, also where a run
+    is refused later."""
+    sent = [received(message.data) for message in messages
+            if message.direction == "up" and message.client.party == "clinic"]  # fmt: skip
+    return [len(tags) for reply in sent if isinstance(reply, JoinKeys) for tags in reply.tags]
+
+
 def test_a_table_and_its_views_have_the_same_rows() -> None:
     """Check that no class of a run is of few patients, and that no two runs differ by few, by
     whatever names the analyst asks."""
@@ -114,7 +127,14 @@ def test_a_table_and_its_views_have_the_same_rows() -> None:
     with world() as con, in_memory() as lab, ExitStack() as stack:
         con.execute(RARE)
         lab.execute(f"{LAB}; {COPIED}")
-        fed = stack.enter_context(sqlfl.connect(analyst="acme", progress=False))
+        recorders: list[RecordingTransport] = []
+
+        def recorder(inner: Transport) -> RecordingTransport:
+            recorders.append(RecordingTransport(inner))
+            return recorders[-1]
+
+        fed = sqlfl.Federation(analyst="acme", progress=False, wrap=recorder)
+        stack.enter_context(fed)
         fed.attach("clinic", con)
         fed.attach("lab", lab)
         fed.sql(OWN[0])
@@ -148,11 +168,15 @@ def test_a_table_and_its_views_have_the_same_rows() -> None:
                     changed = True
                     grant()
                 asked = some_asked(draw)
+                recorders[0].recorded.clear()
                 try:
                     rows = con.execute(asked.local).fetchall()
                     fed.sql(asked.text)
                 except (sqlfl.Error, duckdb.Error):
                     continue
+                finally:
+                    keys = numbers_of_keys(recorders[0].recorded)
+                    assert all(rows >= LEAST_ROWS for rows in keys), (case, asked, said)
                 said.append(asked.text)
                 run[f"{asked.value or 'no value'}{' scored' * asked.scores}"] += 1
                 fault = fault_of(asked, rows)

@@ -312,6 +312,9 @@ OUTPUTS: dict[str, tuple[str, SlotSpecification, str, str, str, str]] = {
         "train",
     ),
     "a key that may fail": ("join", KEYED, "CAST(p.pid AS TINYINT)", "pid", "517", "join"),
+    "a key that a cast may lose": (
+        "join", KEYED, "TRY_CAST(p.pid AS TINYINT)", "pid", "517", "join",
+    ),
     "a key that is computed": ("join", KEYED, "p.ssn = 'n17'", "ssn", "'m4'", "join"),
     "a key without JOIN": ("join", KEYED, "p.age", "age", "77", "train"),
     "a target that is NULL": (
@@ -411,6 +414,27 @@ def test_tables_of_which_no_column_is_named(text: str) -> None:
     shown = ("train", "filter", "label", "identify", "join")
     assert "visits is not granted" in alone(text, shown, "age", NOISED, tables=["patients"])
     assert alone(text, shown, "age", NOISED) == ""
+
+
+@pytest.mark.parametrize("change", ["VIEW plain_patients AS", "VIEW most_patients AS"])
+def test_views_that_are_replaced(change: str) -> None:
+    """Check a view that hides a column when it is granted, and what it reads."""
+    view = ("memory", "main", "plain_patients")
+    text = "SELECT p.age FROM plain_patients p"
+    roles = {"plain_patients": dict.fromkeys(EVERY, COLUMNS["patients"])}
+    slot = replace(ROWS_ALONE, identifiers=(0,))
+    with world() as con:
+        ruling = ruling_of(NOISED, roles, definitions_of(con, [view]))
+        reader = Fragments("acme", ("memory", "main"))
+        reader.check(lambda: con, slot, text, ruling)
+        con.execute(f"CREATE OR REPLACE {change} FROM patients")
+        reader.forget()
+        with pytest.raises(PolicyError, match="is another one than when it was granted"):
+            reader.check(lambda: con, slot, text, ruling)
+    with world() as here, world("77", "age") as there:
+        for con in (here, there):
+            con.execute("CREATE OR REPLACE VIEW plain_patients AS FROM patients")
+        assert leaves(here, text, ["identify"], NOISED) != leaves(there, text, ["identify"], NOISED)
 
 
 def check_worlds_differ(text: str, column: str, secret: str, role: str = "row") -> None:

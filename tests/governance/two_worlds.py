@@ -653,7 +653,7 @@ def some_steps(draw: random.Random, policy: Policy) -> list[Step]:
     names = [*policy.grants]
     views = [name for name in names if name in VIEWS]
     view = draw.choice(views) if views else "patients"
-    kinds = ["several", "several", "near", "join", "join", "model", "resume"]
+    kinds = ["several", "several", "near", "join", "join", "model", "measures", "resume"]
     kind = draw.choice([*kinds, *["view"] * min(len(views), 2)])
     plain = 0.1 if kind == "several" else 0.5
     query, other = (some_query(draw, names, plain) for _ in range(2))
@@ -684,6 +684,9 @@ def some_steps(draw: random.Random, policy: Policy) -> list[Step]:
                 Step(some_measure(draw, draw.choice((query, other)).trained, "m")),
                 Step(draw.choice(OF_MODEL)),
             ]
+        case "measures":
+            chosen = draw.sample((*MEASURES, *CLASSED), 3)
+            return [Step(f"{measure} OF MODEL sorted FROM {query.classed}") for measure in chosen]
         case "resume":
             text = f"{TRAINED}WITH (algorithm = 'sgd', epochs = 3, checkpoint = 1) "
             return [
