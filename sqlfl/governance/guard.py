@@ -201,17 +201,17 @@ class Guard:
         self._check_named(combined=combined)
         match request:
             case ms.ListTables():
-                return self._listed(request, answer, ruling)
+                return self._list_tables(request, answer, ruling)
             case ms.Describe():
-                return self._described(request, answer, ruling)
+                return self._describe(request, answer, ruling)
             case ms.Propose():
-                return self._proposed(request, ruling)
+                return self._answer_proposal(request, ruling)
             case ms.ProposeStudy():
-                return self._proposed_study(request, ruling)
+                return self._answer_study(request, ruling)
             case ms.Prepare():
-                return self._prepared(request, answer, ruling)
+                return self._begin_run(request, answer, ruling)
             case ms.OpenJoin():
-                return self._opened(request, answer, ruling)
+                return self._open_join(request, answer, ruling)
             case ms.SendJoinState():
                 # as in Prepared
                 return ms.JoinState(request.run, request.slot, ms.NOT_KNOWN)
@@ -321,13 +321,13 @@ class Guard:
 
     # -- planning ---------------------------------------------------------------------------------
 
-    def _listed(self, request: ms.ListTables, answer: Serve, ruling: Ruling) -> ms.Message:
+    def _list_tables(self, request: ms.ListTables, answer: Serve, ruling: Ruling) -> ms.Message:
         """List only granted columns of granted tables."""
         reply = answer(request)
         assert isinstance(reply, ms.Tables)
-        told = listing_from_json(reply.tables)
+        listing = listing_from_json(reply.tables)
         kept = []
-        for table in told.tables:
+        for table in listing.tables:
             path = (
                 table.catalog or self._place[0],
                 table.schema or self._place[1],
@@ -340,19 +340,18 @@ class Guard:
             columns = tuple(c for c in table.columns if c.name in granted)
             if columns:
                 keyed = bool(ruling.key(path))
-                told_ = replace(table, columns=columns, rows=_about(table.rows), keyed=keyed)
-                kept.append(told_)
+                kept.append(replace(table, columns=columns, rows=_about(table.rows), keyed=keyed))
         schemas = {(t.catalog or self._place[0], t.schema or self._place[1]) for t in kept}
         written = {(self._place[0], name) for name in ruling.written}
-        own = tuple(
-            place for place in told.places
+        places = tuple(
+            place for place in listing.places
             if (place.catalog, place.schema) in {*schemas, self._place}
             or (place.catalog, place.schema.lower()) in written
         )  # fmt: skip
-        listing = Listing(own, tuple(kept), told.fleeting, governed=True)
-        return replace(reply, tables=listing_to_json(listing))
+        granted_listing = Listing(places, tuple(kept), listing.fleeting, governed=True)
+        return replace(reply, tables=listing_to_json(granted_listing))
 
-    def _described(self, request: ms.Describe, answer: Serve, ruling: Ruling) -> ms.Message:
+    def _describe(self, request: ms.Describe, answer: Serve, ruling: Ruling) -> ms.Message:
         """Describe the columns without running the queries. Each column must be granted for
         something, and each query must read a table.
         """
@@ -370,7 +369,7 @@ class Guard:
 
     # -- joins that last --------------------------------------------------------------------------
 
-    def _opened(self, request: ms.OpenJoin, answer: Serve, ruling: Ruling) -> ms.Message:
+    def _open_join(self, request: ms.OpenJoin, answer: Serve, ruling: Ruling) -> ms.Message:
         """Keep the tables for later runs, each of which is proposed by itself. All columns must be
         granted for something, and every policy must let joins last.
         """
@@ -459,7 +458,7 @@ class Guard:
 
     # -- a run ------------------------------------------------------------------------------------
 
-    def _proposed(self, propose: ms.Propose, ruling: Ruling) -> ms.Message:
+    def _answer_proposal(self, propose: ms.Propose, ruling: Ruling) -> ms.Message:
         """Answer a proposal. For a run that is to begin, a reply means that it may; a mere question
         gets all verdicts.
         """
@@ -479,10 +478,10 @@ class Guard:
         verdicts, demands = self._verdicts(draft)
         filed, study = None, None
         if draft.every.approval != NEVER and not verdicts:
-            filed, study = self._filed(draft)
+            filed, study = self._request_of(draft)
         if not propose.run:
             if filed is not None:
-                verdicts = self._answered(filed, draft.every.approval, study)
+                verdicts = self._state_of_approval(filed, draft.every.approval, study)
             verdicts = (*verdicts, *self._accounting.remains(demands))
             return ms.Proposed("", propose.slot, verdicts_to_json(verdicts))
         if verdicts:
@@ -493,7 +492,7 @@ class Guard:
             self._approvals.check(filed, within=study is not None)
         while len(self._proposals) >= MAX_PROPOSALS:
             self._proposals.pop(next(iter(self._proposals)))
-        self._proposals[propose.run] = self._proposal(draft, demands, study)
+        self._proposals[propose.run] = self._allowed(draft, demands, study)
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
 
     def _verdicts(self, draft: ExaminedProposal) -> tuple[tuple[Verdict, ...], Asking]:
@@ -507,7 +506,7 @@ class Guard:
             return verdicts, ()
         return self._accounting.asked(request, draft.propose.fragments, read_, draft.ruling)
 
-    def _filed(self, draft: ExaminedProposal) -> tuple[Filed, ApprovedStudy | None]:
+    def _request_of(self, draft: ExaminedProposal) -> tuple[Filed, ApprovedStudy | None]:
         """Return the request as its owner sees it, and the approved study that it is within."""
         propose = draft.propose
         filed = Filed(
@@ -520,7 +519,7 @@ class Guard:
         outside = differences(study, filed, draft.read, draft.rules, draft.every, draft.may_join)
         return replace(filed, outside=outside), None if outside else study
 
-    def _proposal(
+    def _allowed(
         self, draft: ExaminedProposal, demands: Asking, study: ApprovedStudy | None
     ) -> Proposal:
         """Return the allowed run; if it is within a study, with the study's noise and rounds."""
@@ -548,7 +547,7 @@ class Guard:
             line(self._joins.name_and_age(join)[0]) if self._joins and join else "", study,
         )  # fmt: skip
 
-    def _proposed_study(self, propose: ms.ProposeStudy, ruling: Ruling) -> ms.Message:
+    def _answer_study(self, propose: ms.ProposeStudy, ruling: Ruling) -> ms.Message:
         """Ask the owner about a study. The reply has no verdict if it is approved, or if no run
         over its tables needs an approval.
         """
@@ -561,10 +560,10 @@ class Guard:
             verdicts: tuple[Verdict, ...] = (Verdict(ms.CLIENT, "", REFUSED, error.message),)
         else:
             approval = ruling.strictest(tables).approval
-            verdicts = () if approval == NEVER else self._decided(asked)
+            verdicts = () if approval == NEVER else self._ask_about_study(asked)
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(verdicts))
 
-    def _decided(self, asked: Filed) -> tuple[Verdict, ...]:
+    def _ask_about_study(self, asked: Filed) -> tuple[Verdict, ...]:
         """Return the owner's decision on a study, which is filed if it was not."""
         state, number, because = self._approvals.ask(asked)
         if state == REFUSED:
@@ -574,7 +573,7 @@ class Guard:
             return (Verdict(ms.CLIENT, "", WAITING, f"this is request {number}"),)
         return ()
 
-    def _answered(
+    def _state_of_approval(
         self, asked: Filed, approval: str, study: ApprovedStudy | None
     ) -> tuple[Verdict, ...]:
         """Return the owner's decision on this very run, or on the study that it is within."""
@@ -617,7 +616,7 @@ class Guard:
         views = {table: ruling.of(table)[0].definition for table in every}
         return views, Read(slots, tables, readings)
 
-    def _begun(self, request: ms.Prepare, ruling: Ruling) -> Proposal:
+    def _take_proposal(self, request: ms.Prepare, ruling: Ruling) -> Proposal:
         """Take the proposal of the run that begins. Raise PolicyError unless the run is as it was
         proposed, and the owner has changed nothing since.
         """
@@ -644,8 +643,9 @@ class Guard:
             )
         return proposal
 
-    def _prepared(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
-        proposal = self._begun(request, ruling)
+    def _begin_run(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
+        """Check what a snapshot alone can show, reserve the budget, and begin the run."""
+        proposal = self._take_proposal(request, ruling)
         run = proposal.run
         self._seen.add(request.run)
         self._models.begin(request.run, proposal.trained)
@@ -667,7 +667,7 @@ class Guard:
             if self._trial is not None:
                 tried = Tried(self._place, tuple(request.fragments), proposal.columns, run=True)
                 self._trial.check(self._con, tried, run.every)
-            self._count(request, run)
+            self._count_copies(request, run)
             reply = self._bound(lambda: answer(prepared_request(self._con, request, run.parts)))
             assert isinstance(reply, ms.Prepared)
             # whether a table has changed would tell of values, also of those that are not granted
@@ -692,7 +692,7 @@ class Guard:
         self._runs.begin(request.run, run)
         return reply
 
-    def _count(self, request: ms.Prepare, run: GovernedRun) -> None:
+    def _count_copies(self, request: ms.Prepare, run: GovernedRun) -> None:
         """Count, for rules on rows and cells, the copies of a row that its fragments make, and
         check sums and means that stand in many rows.
         """
@@ -708,7 +708,7 @@ class Guard:
             for item in specifications_from_json(request.specification):
                 texts = request.fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)
-                run.count(item.slot, texts, cursor)
+                run.count_copies(item.slot, texts, cursor)
 
     @contextmanager
     def _catalog_and_records(self) -> Iterator[tuple[sql.Connection, sql.Connection]]:

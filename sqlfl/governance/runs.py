@@ -208,7 +208,9 @@ class GovernedRun:
         """Take the rows of these slots as those of earlier runs over its join."""
         self._kept = frozenset(slots)
 
-    def count(self, slot: int, texts: Sequence[str], cursor: Callable[[], Connection]) -> None:
+    def count_copies(
+        self, slot: int, texts: Sequence[str], cursor: Callable[[], Connection]
+    ) -> None:
         """Note how many rows of the slot stem from each row of a table, or have values that follow
         from it, by the texts of its fragments. Raise PolicyError where that cannot be counted.
         """
@@ -268,7 +270,7 @@ class GovernedRun:
 
     def serve(self, request: ms.Message, answer: Serve) -> ms.Message:
         rules = self.rules.get(request.slot, self.every)
-        self._count(request, rules)
+        self._check_number(request, rules)
         self._check_request(request, rules)
         if request.slot in self._barred:
             raise PolicyError(f"{request.kind} after a start that was refused")
@@ -368,7 +370,7 @@ class GovernedRun:
         if SECURE_SUM in modes(rules.predictions) and set(request.slots.tolist()) == {request.slot}:
             raise refusal("predictions = 'secure_sum', over several tables")
 
-    def _count(self, request: ms.Message, rules: TrainingPolicy) -> None:
+    def _check_number(self, request: ms.Message, rules: TrainingPolicy) -> None:
         key = (request.slot, request.kind)
         if key not in self._most:
             raise _beyond(f"message {request.kind} of slot {request.slot}")
