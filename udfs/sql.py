@@ -136,7 +136,6 @@ class PlainFunctions(DuckDB):
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: DuckDBParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST")
         }
-        NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
 
 
 def query(text: str, /, **places: Place) -> exp.Select:
@@ -164,9 +163,6 @@ def _parsed(text: str) -> exp.Expr:
     tree = parse_one(text, dialect=PlainFunctions)
     for identifier in tree.find_all(exp.Identifier):
         identifier.set("quoted", True)
-    for term in tree.find_all(exp.Ordered):
-        if not term.args.get("nulls_first"):
-            term.set("nulls_first", None)  # sqlglot's form of a term without NULLS FIRST or LAST
     return tree
 
 

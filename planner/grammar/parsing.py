@@ -7,7 +7,7 @@ words. It may lose fields of lambdas, and has a comma and a JOIN in one flat lis
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlglot import exp
 from sqlglot.parsers.duckdb import DuckDBParser
@@ -23,10 +23,6 @@ _DECORATIONS = (exp.Window, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.W
 
 class Naming(DuckDBParser):
     """Names stay columns until they are resolved; `x.f(y)` is `Dot(x, f(y))` for any x."""
-
-    COLUMN_OPERATORS: ClassVar[dict[TokenType, Any]] = {
-        token: DuckDBParser.COLUMN_OPERATORS[token] for token in (TokenType.DOT, TokenType.DCOLON)
-    }
 
     def _replace_lambda(self, node: exp.Expr | None, expressions: list[exp.Expr]) -> Any:
         return node

@@ -294,9 +294,8 @@ LAMBDA_FUNCTIONS = frozenset((
 
 
 NAMES = frozenset((
-    "APPLY", "CURRENT_CATALOG", "CURRENT_DATE", "CURRENT_ROLE", "CURRENT_SCHEMA", "CURRENT_TIME",
-    "CURRENT_TIMESTAMP", "CURRENT_USER", "DIV", "LOCALTIME", "LOCALTIMESTAMP", "REGEXP", "RLIKE",
-    "SESSION_USER", "STRAIGHT_JOIN", "XOR",
+    "APPLY", "CURRENT_CATALOG", "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "CURRENT_USER",
+    "DIV", "LOCALTIME", "LOCALTIMESTAMP", "REGEXP", "RLIKE", "SESSION_USER", "STRAIGHT_JOIN", "XOR",
 ))  # fmt: skip
 """Keywords of sqlglot that DuckDB reads as names."""
 _UNITS = frozenset((
@@ -326,7 +325,7 @@ class Tokenizer(DuckDB.Tokenizer):
     KEYWORDS: ClassVar[dict[str, T]] = {
         word: token
         for word, token in DuckDB.Tokenizer.KEYWORDS.items()
-        if word not in NAMES and "?" not in word
+        if word not in NAMES and word != "?::"
     }
 
 
@@ -347,7 +346,6 @@ class Parser(Operators):
         "SUBSTRING": lambda self: self._parse_words("SUBSTRING", "FROM", "FOR"),
         "TRIM": lambda self: self._parse_ends(),
     }
-    NO_PAREN_FUNCTIONS: ClassVar[dict[T, Any]] = {}
     NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         name: DuckDBParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE")
     }
@@ -359,8 +357,6 @@ class Parser(Operators):
         T.PARAMETER: lambda self: self._parse_dollar(),
     }
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
-    TYPE_LITERAL_PARSERS: ClassVar[dict[Any, Any]] = {}
-    TYPE_CONVERTERS: ClassVar[dict[Any, Any]] = {}
 
     _lambdas = False
     """True if the parser is in the arguments of one of LAMBDA_FUNCTIONS."""
@@ -560,22 +556,13 @@ def _prefix(operator: str) -> Callable[[Any, exp.Expr], str]:
     return written
 
 
-def _listed(before: str, after: str) -> Callable[[Any, exp.Expr], str]:
-    return lambda self, node: f"{before}{self.expressions(node, flat=True)}{after}"
-
-
 class Generator(DuckDBGenerator):
     """Writer that reproduces text read by `Parser`, except for spaces and case."""
 
     TRANSFORMS: ClassVar[dict[Any, Any]] = DuckDBGenerator.TRANSFORMS | {
-        exp.Array: _listed("[", "]"),
-        exp.BitwiseAnd: _binary("&"),
         exp.BitwiseLeftShift: _binary("<<"),
         exp.BitwiseNot: _prefix("~"),
-        exp.BitwiseOr: _binary("|"),
         exp.BitwiseRightShift: _binary(">>"),
-        exp.Collate: _binary("COLLATE"),
-        exp.Glob: _binary("GLOB"),
         exp.IgnoreNulls: lambda self, node: f"{self.sql(node, 'this')} IGNORE NULLS",
         exp.Neg: _prefix("-"),
         exp.RespectNulls: lambda self, node: f"{self.sql(node, 'this')} RESPECT NULLS",
@@ -598,10 +585,6 @@ class Generator(DuckDBGenerator):
             return super().in_sql(expression)
         # IN (list) would compare with the list itself
         return f"CONTAINS({self.sql(field.this)}, {self.sql(expression, 'this')})"
-
-    def interval_sql(self, expression: exp.Interval) -> str:
-        unit = self.sql(expression, "unit")
-        return f"INTERVAL {self.sql(expression, 'this')}{' ' if unit else ''}{unit}"
 
     def join_sql(self, expression: exp.Join, join_op: str | None = None) -> str:
         if isinstance(expression.this, exp.Unnest) and not expression.args.get("on"):
