@@ -25,6 +25,7 @@ class Naming(DuckDBParser):
     """Names stay columns until they are resolved; `x.f(y)` is `Dot(x, f(y))` for any x."""
 
     def _replace_lambda(self, node: exp.Expr | None, expressions: list[exp.Expr]) -> Any:
+        """Keep parameters as columns; sqlglot makes plain words of them."""
         return node
 
     def _parse_join(
@@ -33,6 +34,7 @@ class Naming(DuckDBParser):
         parse_bracket: bool = False,
         alias_tokens: Collection[TokenType] | None = None,
     ) -> exp.Join | None:
+        """Mark a comma, which sqlglot's flat list of joins has like a JOIN."""
         comma = self._curr.token_type == TokenType.COMMA
         join: exp.Join | None = super()._parse_join(skip_join_token, parse_bracket, alias_tokens)
         if join is not None and comma:
@@ -40,7 +42,7 @@ class Naming(DuckDBParser):
         return join
 
     def _parse_column_ops(self, this: exp.Expr | None) -> exp.Expr | None:
-        """Dots, brackets and casts after an operand."""
+        """Read dots, brackets and casts after an operand. sqlglot reads `t.array[1]` as a list."""
         this = self._bracketed(this)
         while True:
             if self._match(TokenType.DOT):

@@ -55,7 +55,7 @@ class Operators(Naming):
     """Start of the right operand of the -> that is being read."""
 
     def _parse_equality(self, parse_is: bool = True) -> Node:
-        """Read NOT, and operators that bind closer."""
+        """Read NOT, and operators that bind closer. sqlglot reads none after `x IS NULL`."""
         if self._curr.token_type is T.NOT and self._curr.text != "!":
             self._advance()
             return self.expression(exp.Not(this=self._parse_equality()))
@@ -115,6 +115,7 @@ class Operators(Naming):
             this = self.expression(kind(this=_operand(this), expression=_operand(right)))
 
     def _parse_comparison(self, this: Node = None) -> Node:
+        """Read =, < and the like. sqlglot has `<=>` with =, which binds looser."""
         return self._comparisons(this or self._parse_range())
 
     def _comparisons(self, this: Node) -> Node:
@@ -127,7 +128,7 @@ class Operators(Naming):
         return this
 
     def _parse_range(self, this: Node = None, parse_is: bool = False) -> Node:
-        """IN, BETWEEN, LIKE."""
+        """Read IN, BETWEEN and LIKE. sqlglot reads no cast after `x NOT IN (1)`."""
         this = this or self._parse_bitwise()
         while True:
             index = self._index
@@ -172,12 +173,13 @@ class Operators(Naming):
         return this
 
     def _parse_in(self, this: Node, alias: bool = False) -> exp.In:
+        """Read the right operand of IN. sqlglot reads no `IN a || b`."""
         if self._curr.token_type is T.L_PAREN:
             return super()._parse_in(this, alias)
         return self.expression(exp.In(this=this, field=self._parse_bitwise()))
 
     def _parse_bitwise(self) -> Node:
-        """Read an operand of IN, BETWEEN and LIKE."""
+        """Read an operand of IN, BETWEEN and LIKE. sqlglot reads `a || b | c` as `(a || b) | c`."""
         first, self._after_arrow = self._index == self._after_arrow, -1
         this = self._parse_bits()
         return this if first and self._curr.token_type in _ARROWS else self._operators(this)
@@ -228,7 +230,9 @@ class Operators(Naming):
         return None if self._next.token_type is T.TILDE else kinds.get(self._curr.token_type)
 
     def _parse_term(self, parse_mod: bool = True) -> Node:
-        """`parse_mod` says that % is an operator, and not per cent."""
+        """Read + and -. sqlglot reads `a + ~b * c` as `a + ((~b) * c)`. `parse_mod` says that % is
+        an operator, and not per cent.
+        """
         this = self._parse_factor(parse_mod)
         while (kind := self._next_of(_TERMS)) is not None:
             self._advance()
@@ -236,6 +240,7 @@ class Operators(Naming):
         return this
 
     def _parse_factor(self, parse_mod: bool = True) -> Node:
+        """Read *, / and %. sqlglot reads `a * ~b + c` as `(a * (~b)) + c`."""
         this = self._parse_exponent()
         while (kind := self._next_of(_FACTORS)) is not None and (parse_mod or kind is not exp.Mod):
             self._advance()
@@ -243,6 +248,7 @@ class Operators(Naming):
         return this
 
     def _parse_exponent(self) -> Node:
+        """Read ^ and **. sqlglot reads `a ^ ~b + c` as `(a ^ (~b)) + c`."""
         this = self._parse_collate()
         while self._curr.token_type in (T.CARET, T.DSTAR) and self._next.token_type is not T.TILDE:
             operator = self._curr.text
@@ -260,6 +266,7 @@ class Operators(Naming):
         return this
 
     def _parse_unary(self) -> Node:
+        """Read -, +, @ and !. sqlglot drops +, which DuckDB refuses before a text."""
         if self._match(T.DASH):
             return self.expression(exp.Neg(this=self._parse_unary()))
         if self._match(T.PLUS):
@@ -319,13 +326,14 @@ class Tokenizer(DuckDB.Tokenizer):
     """Tokenizer of DuckDB's words: keywords of sqlglot alone are names."""
 
     COMMANDS: ClassVar[set[T]] = set()
+    # sqlglot reads no x'AB', no b'101' and no name in backticks
     HEX_STRINGS: ClassVar[list[Any]] = [("x'", "'"), ("X'", "'")]
     BIT_STRINGS: ClassVar[list[Any]] = [("b'", "'"), ("B'", "'")]
     IDENTIFIERS: ClassVar[list[Any]] = ['"', "`"]
     KEYWORDS: ClassVar[dict[str, T]] = {
         word: token
         for word, token in DuckDB.Tokenizer.KEYWORDS.items()
-        if word not in NAMES and word != "?::"
+        if word not in NAMES and word != "?::"  # `?::INT` casts a parameter
     }
 
 
@@ -334,6 +342,9 @@ _QUANTIFIERS: dict[Any, type[exp.Expr]] = {T.ALL: exp.All, T.SOME: exp.Any}
 
 
 class Parser(Operators):
+    """Parser of operands, and of functions under the names that they have in the text."""
+
+    # sqlglot changes the path of json_extract(j, 'a.b'), and reads no json_object(a || b, c)
     FUNCTIONS: ClassVar[dict[str, Any]] = {
         name: DuckDBParser.FUNCTIONS[name] for name in ("COALESCE", "COLUMNS", "NULLIF", "UNNEST")
     }
@@ -346,16 +357,20 @@ class Parser(Operators):
         "SUBSTRING": lambda self: self._parse_words("SUBSTRING", "FROM", "FOR"),
         "TRIM": lambda self: self._parse_ends(),
     }
+    # `map` and others are columns too
     NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         name: DuckDBParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE")
     }
+    # sqlglot writes x'AB' as a call, 1_000 as 1000, and a string in $$ in quotes
     PRIMARY_PARSERS: ClassVar[dict[T, Any]] = DuckDBParser.PRIMARY_PARSERS | dict.fromkeys(
         (T.NUMBER, T.HEX_STRING, T.BIT_STRING, T.BYTE_STRING, T.HEREDOC_STRING), _written
     )
+    # sqlglot reads `l[:n]` as a parameter
     PLACEHOLDER_PARSERS: ClassVar[dict[T, Any]] = {
         T.PLACEHOLDER: DuckDBParser.PLACEHOLDER_PARSERS[T.PLACEHOLDER],
         T.PARAMETER: lambda self: self._parse_dollar(),
     }
+    # `list[1]` is of a column
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
 
     _lambdas = False
@@ -369,6 +384,7 @@ class Parser(Operators):
     def _parse_type(
         self, parse_interval: bool = True, fallback_to_identifier: bool = False
     ) -> Node:
+        """Read an operand. sqlglot reads `DATE '2024-01-01'::TIMESTAMP` as a DATE."""
         if not fallback_to_identifier and (atom := self._parse_atom()) is not None:
             return atom
         if parse_interval and (interval := self._parse_interval()) is not None:
@@ -382,7 +398,7 @@ class Parser(Operators):
         return self._parse_id_var() if fallback_to_identifier else self._parse_column()
 
     def _parse_types(self, *given: Any, **options: Any) -> Node:
-        """Read the type by its text, whose meaning DuckDB knows."""
+        """Read the type by its text, which DuckDB knows. sqlglot takes NUMBER for DECIMAL."""
         start = self._index
         type_ = super()._parse_types(*given, **options)
         if not isinstance(type_, exp.DataType):
@@ -392,7 +408,7 @@ class Parser(Operators):
         return exp.DataType(this=exp.DType.USERDEFINED, kind=text)
 
     def _parse_user_defined_type(self, identifier: exp.Identifier) -> exp.DataType:
-        """Skip the type's name, which is not read as SQL: quotes may stand in it."""
+        """Skip the type's name, which sqlglot reads as SQL, though quotes may stand in it."""
         while self._match(T.DOT):
             self._advance_any()
         return exp.DataType(this=exp.DType.USERDEFINED, kind=identifier.name)
@@ -400,6 +416,7 @@ class Parser(Operators):
     def _parse_interval(
         self, require_interval: bool = True, parse_function_unit: bool = True
     ) -> exp.Interval | None:
+        """Read INTERVAL before an amount. sqlglot reads the column of `interval + 1` so too."""
         if not self._match(T.INTERVAL):
             return None
         if self._curr.token_type not in (T.STRING, T.NUMBER, T.L_PAREN):
@@ -413,14 +430,16 @@ class Parser(Operators):
         return self.expression(exp.Interval(this=amount, unit=exp.var(unit)))
 
     def _parse_part(self) -> exp.Extract:
-        """The arguments of EXTRACT."""
+        """Read the arguments of EXTRACT. sqlglot writes the part in capitals."""
         part = self._parse_string() or self._parse_var(any_token=True)
         if not self._match(T.FROM):
             self.raise_error("Expected FROM after EXTRACT's part", self._prev)
         return self.expression(exp.Extract(this=part, expression=self._parse_disjunction()))
 
     def _parse_words(self, name: str, *words: str) -> exp.Expr:
-        """Arguments between commas, then some after words; SUBSTRING(x FOR 2) starts at 1."""
+        """Read arguments between commas, then some after words; SUBSTRING(x FOR 2) starts at 1.
+        sqlglot reads FOR before FROM, which DuckDB does not.
+        """
         arguments = self._parse_csv(self._parse_disjunction)
         if len(arguments) == 1:
             for word in words:
@@ -431,7 +450,7 @@ class Parser(Operators):
         return self.expression(exp.Anonymous(this=name, expressions=arguments))
 
     def _parse_place(self) -> exp.Expr:
-        """The arguments of POSITION."""
+        """Read the arguments of POSITION. sqlglot reads a comma for IN."""
         part = self._parse_bitwise()
         if not self._match(T.IN):
             self.raise_error("Expected IN in POSITION", self._curr)
@@ -439,7 +458,7 @@ class Parser(Operators):
         return self.expression(exp.Anonymous(this="STRPOS", expressions=[whole, part]))
 
     def _parse_ends(self) -> exp.Expr:
-        """The arguments of TRIM."""
+        """Read the arguments of TRIM. sqlglot reads no list after FROM."""
         names = {"LEADING": "LTRIM", "TRAILING": "RTRIM", "BOTH": "TRIM"}
         name = "TRIM"
         if self._match_texts(names):
@@ -450,6 +469,7 @@ class Parser(Operators):
         return self.expression(exp.Anonymous(this=name, expressions=first))
 
     def _parse_primary(self) -> Node:
+        """Read a literal, ARRAY or MAP. sqlglot reads .5 as 0.5, which has another type."""
         if self._curr.token_type is T.DOT and self._next.token_type is T.NUMBER:
             self._advance(2)
             return self.expression(exp.Literal(this=f".{self._prev.text}", is_string=False))
@@ -462,11 +482,14 @@ class Parser(Operators):
         return super()._parse_primary()
 
     def _parse_dollar(self) -> Node:
+        """Read a parameter. sqlglot reads `@x` as one."""
         read: Any = DuckDBParser.PLACEHOLDER_PARSERS[T.PARAMETER]
         return read(self) if self._prev.text == "$" else None
 
     def _parse_ordered(self, parse_method: Any = None) -> exp.Ordered | None:
-        """Read an expression of ORDER BY, without an order of NULLs if none is written."""
+        """Read a term of ORDER BY, without an order of NULLs if none is written. sqlglot reads no
+        DESCENDING.
+        """
         this = parse_method() if parse_method else self._parse_disjunction()
         if this is None:
             return None
@@ -483,6 +506,7 @@ class Parser(Operators):
         return exp.Ordered(this=this, desc=descending, nulls_first=nulls)
 
     def _parse_comprehension(self, this: Node) -> exp.Comprehension | None:
+        """Read `x FOR x IN list IF condition`. sqlglot reads no operator in the list."""
         index = self._index
         names = self._parse_csv(self._parse_id_var)
         if not self._match(T.IN):
@@ -512,6 +536,7 @@ class Parser(Operators):
     # -- functions ---------------------------------------------------------------------------------
 
     def _parse_function_call(self, *given: Any, **options: Any) -> Node:
+        """Read a call, and note for its arguments whether `->` in them is a lambda."""
         outer, name = self._lambdas, self._curr
         self._lambdas = name is not None and name.text.lower() in LAMBDA_FUNCTIONS
         try:
@@ -527,7 +552,7 @@ class Parser(Operators):
         return call
 
     def _parse_lambda(self, alias: bool = False) -> Node:
-        """An argument of a function."""
+        """Read an argument of a function. sqlglot reads the `j -> k` of any as a lambda."""
         index, first = self._index, self._curr
         lambda_ = super()._parse_lambda(alias)
         keyword = first is not None and first.text.upper() == "LAMBDA"
@@ -559,6 +584,7 @@ def _prefix(operator: str) -> Callable[[Any, exp.Expr], str]:
 class Generator(DuckDBGenerator):
     """Writer that reproduces text read by `Parser`, except for spaces and case."""
 
+    # sqlglot writes `~ ~a` as `~~a`, and `a << b = c` with parentheses
     TRANSFORMS: ClassVar[dict[Any, Any]] = DuckDBGenerator.TRANSFORMS | {
         exp.BitwiseLeftShift: _binary("<<"),
         exp.BitwiseNot: _prefix("~"),
@@ -572,37 +598,43 @@ class Generator(DuckDBGenerator):
     }
 
     MULTI_ARG_DISTINCT = True
+    """sqlglot writes count(DISTINCT a, b) with a CASE."""
 
     def unsupported(self, message: str) -> None:
         raise UnsupportedError(message)
 
     def extract_sql(self, expression: exp.Extract) -> str:
+        """Write EXTRACT. sqlglot computes NANOSECOND, which DuckDB refuses."""
         return f"EXTRACT({self.sql(expression, 'this')} FROM {self.sql(expression, 'expression')})"
 
     def in_sql(self, expression: exp.In) -> str:
+        """Write IN. sqlglot writes `IN a || b` as `IN (a || b)`, a list of one value."""
         field = expression.args.get("field")
         if not isinstance(field, exp.Paren):
             return super().in_sql(expression)
-        # IN (list) would compare with the list itself
         return f"CONTAINS({self.sql(field.this)}, {self.sql(expression, 'this')})"
 
     def join_sql(self, expression: exp.Join, join_op: str | None = None) -> str:
+        """Write a comma before UNNEST. sqlglot writes JOIN ... ON TRUE, which binds closer."""
         if isinstance(expression.this, exp.Unnest) and not expression.args.get("on"):
             return BaseGenerator.join_sql(self, expression, join_op)
         return super().join_sql(expression, join_op)
 
     def ordered_sql(self, expression: exp.Ordered) -> str:
+        """Write the order of NULLs. sqlglot drops NULLS LAST, for a default that may differ."""
         falling, first = expression.args.get("desc"), expression.args.get("nulls_first")
         order = "" if falling is None else " DESC" if falling else " ASC"
         nulls = "" if first is None else " NULLS FIRST" if first else " NULLS LAST"
         return f"{self.sql(expression, 'this')}{order}{nulls}"
 
     def tuple_sql(self, expression: exp.Tuple) -> str:
+        """Write a tuple. sqlglot writes `(a,)` as `(a)`."""
         if len(expression.expressions) == 1 and not isinstance(expression.parent, exp.Values):
             return f"({self.sql(expression.expressions[0])},)"
         return super().tuple_sql(expression)
 
     def withingroup_sql(self, expression: exp.WithinGroup) -> str:
+        """Write WITHIN GROUP. sqlglot writes it as an order in the call, also where none may be."""
         order = self.sql(expression, "expression").lstrip()
         return f"{self.sql(expression, 'this')} WITHIN GROUP ({order})"
 
