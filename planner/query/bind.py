@@ -102,7 +102,10 @@ class Binder:
         `derived` says that other parts of the query refer only to its outputs.
         """
         if isinstance(query, exp.Pivot):
-            return (self._pivot(query, environment or {}),)
+            grouped = self.sources.without_pivot(query, environment or {})
+            if grouped is None:
+                return (self._pivot(query, environment or {}),)
+            query = grouped
         if not isinstance(query, exp.Query):
             raise self.sources.no_select(query)
         if environment is None:
@@ -110,6 +113,8 @@ class Binder:
         known = with_ctes(query, environment or {})
         if isinstance(query, exp.Subquery) and not query.args.get("joins"):
             return self.bind(query.this, known, derived)
+        if isinstance(query, exp.Select):
+            query = self.sources.without_pivots(query, known)
         exists = without_semi_joins(query) if isinstance(query, exp.Select) else None
         if exists is not None and self.pusher.only_client(query, known) is None:
             query = exists

@@ -3,17 +3,21 @@
 `SELECT k, avg(x) AS mean FROM b.u GROUP BY k` becomes a query over groups: each database makes a
 sum and a count of its own rows of each k, and one of them merges the groups of equal k. The
 databases send their groups to each other, sealed (`sqlfl.party.groups`).
+
+`PIVOT b.u ON kind IN ('x', 'y') USING sum(n) GROUP BY k` is such a query too: `SELECT k, sum(n)
+FILTER (kind = 'x') AS x, sum(n) FILTER (kind = 'y') AS y FROM b.u GROUP BY k`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
-from sqlfl.contract.fragment_columns import GROUP_KEY, GROUP_PART, GROUPS
+from sqlfl.contract.fragment_columns import GROUP_KEY, GROUP_PART, GROUPS, RESERVED
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name, has_hints, is_aggregate
 from sqlfl.planner.grammar.sql import to_sql
@@ -98,6 +102,103 @@ def is_unpivot(query: exp.Expr, known: Environment) -> bool:
             part is not None and (has_calls(part) or part.find(exp.Query)) for part in parts
         )
     )
+
+
+@dataclass(frozen=True)
+class WrittenPivot:
+    """A PIVOT of an item of FROM whose columns are of values that it lists."""
+
+    item: exp.Expr
+    fields: tuple[exp.In, ...]
+    """ON or FOR, each with its values."""
+    aggregates: tuple[exp.Expr, ...]
+    by: tuple[exp.Expr, ...]
+    """Columns of GROUP BY; empty for all that the others do not read."""
+
+    @classmethod
+    def of(cls, node: exp.Expr) -> WrittenPivot | None:
+        """Return the PIVOT that is a query, or that hangs on an item of FROM. None for others."""
+        item = node.copy()
+        if isinstance(node, exp.Pivot):
+            pivot, item = node, node.this
+            fields, aggregates = pivot.expressions, pivot.args.get("using") or []
+        elif len(node.args.get("pivots") or []) == 1:
+            (pivot,) = node.args["pivots"]
+            item.set("pivots", None)
+            item.set("joins", None)
+            fields, aggregates = pivot.args.get("fields") or [], pivot.expressions
+        else:
+            return None
+        group = pivot.args.get("group")
+        listed = all(isinstance(f, exp.In) and f.expressions and _values(f) for f in fields)
+        if pivot.args.get("unpivot") or not fields or not listed:
+            return None
+        count = exp.Anonymous(this="count", expressions=[exp.Star()])
+        by = () if group is None else tuple(group.expressions)
+        return cls(item, tuple(fields), tuple(aggregates) or (count,), by)
+
+    def select(self, names: Sequence[str]) -> exp.Select | None:
+        """Return the PIVOT as GROUP BY; its columns have these names. None if their number is
+        another one: DuckDB has read the PIVOT in another way."""
+        combinations = list(product(*map(_values, self.fields)))
+        number = len(names) - len(combinations) * len(self.aggregates)
+        if number < 1 or (self.by and number != len(self.by)):
+            return None
+        by = self.by or tuple(exp.column(name, quoted=True) for name in names[:number])
+        shown = [
+            *by,
+            *(
+                self._filtered(aggregate.unalias(), values)
+                for values in combinations
+                for aggregate in self.aggregates
+            ),
+        ]
+        # names of columns of PIVOT may be those of columns that its aggregates read
+        hidden = [f"{_COLUMN}{place}" for place in range(len(names))]
+        grouped = exp.select(
+            *(exp.alias_(e.copy(), name) for e, name in zip(shown, hidden, strict=True)),
+            copy=False,
+        ).from_(self.item.copy(), copy=False)
+        grouped.set("group", exp.Group(expressions=[key.copy() for key in by]))
+        columns = (exp.column(name, table=_COLUMN) for name in hidden)
+        return exp.select(
+            *(exp.alias_(c, n, quoted=True) for c, n in zip(columns, names, strict=True)),
+            copy=False,
+        ).from_(exp.Subquery(this=grouped, alias=exp.TableAlias(this=_COLUMN)), copy=False)
+
+    def _filtered(self, aggregate: exp.Expr, values: Sequence[exp.Expr]) -> exp.Expr:
+        """Return the aggregate of the rows with these values, which are compared as texts."""
+        tests = [
+            exp.NullSafeEQ(
+                this=trees.cast(field.this.copy(), "VARCHAR"),
+                expression=trees.cast(value.copy(), "VARCHAR"),
+            )
+            for field, value in zip(self.fields, values, strict=True)
+        ]
+        holder = exp.Paren(this=aggregate.copy())
+        for call in list(outermost_aggregates(holder)):
+            own = [call.expression.this] if isinstance(call, exp.Filter) else []
+            inner = call.this if isinstance(call, exp.Filter) else call
+            where = exp.and_(*(exp.Paren(this=test) for test in own), *tests)
+            call.replace(exp.Filter(this=inner.copy(), expression=exp.Where(this=where)))
+        result: exp.Expr = holder.this
+        return result
+
+
+_COLUMN = f"{RESERVED}pivot_"
+
+
+def _values(field: exp.In) -> list[exp.Expr]:
+    """Return the listed values; none if they are no constants. A name stands for its text."""
+    values = []
+    for listed in field.expressions:
+        value = listed.this if isinstance(listed, exp.PivotAlias) else listed
+        if isinstance(value, exp.Column) and not value.table:
+            value = exp.Literal.string(value.name)
+        if value.find(exp.Column, exp.Query, exp.Tuple):
+            return []
+        values.append(value)
+    return values
 
 
 def is_grouped(select: exp.Expr, known: Environment) -> bool:

@@ -16,7 +16,7 @@ from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes, plan_error, span_of
 from sqlfl.planner.query.columns import distinct, with_column_aliases
 from sqlfl.planner.query.ctes import Environment
-from sqlfl.planner.query.groups import over_groups, with_tests
+from sqlfl.planner.query.groups import WrittenPivot, over_groups, with_tests
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.names import CatalogTables
 from sqlfl.planner.query.nulls import typed
@@ -174,9 +174,10 @@ class Sources:
         for client in clients:
             pusher = replace(self.pusher, tables=self.tables.at(client))
             local = pusher.local(query, known)
-            parts.append((client, local, self._described(query, client, local)))
             groups = groups_of(local)
             assert groups is not None
+            _move_ctes(local, groups.this)  # a database evaluates its groups by themselves
+            parts.append((client, local, self._described(query, client, local)))
             own = self._described(query, client, with_tests(groups.this))
             types.append(tuple(normal(column.type) for column in own))
         for other in types[1:]:
@@ -192,6 +193,38 @@ class Sources:
                         "CAST the columns in the subquery, to a number, a text or a date",
                     )
         return self._block(query, parts)
+
+    def without_pivot(self, node: exp.Expr, known: Environment) -> exp.Select | None:
+        """Return a PIVOT with listed values over several databases of a party as GROUP BY, or None.
+        The databases name its columns."""
+        pivot = WrittenPivot.of(node)
+        clients = () if pivot is None else self.pusher.clients(node, known)
+        if pivot is None or len(clients) < 2 or len({client.party for client in clients}) > 1:
+            return None
+        bare = node.copy()
+        bare.set("joins", None)
+        item = exp.Subquery(this=bare) if isinstance(node, exp.Pivot) else bare
+        query = exp.select("*").from_(item, copy=False)
+        names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        for client in clients:
+            local = replace(self.pusher, tables=self.tables.at(client)).local(query, known)
+            own = [column.name for column in self._described(node, client, local)]
+            names.setdefault(tuple(map(folded, own)), tuple(own))
+        return pivot.select(next(iter(names.values()))) if len(names) == 1 else None
+
+    def without_pivots(self, query: exp.Select, known: Environment) -> exp.Select:
+        """Return the query with `without_pivot` in place of items of its FROM."""
+        if query.args.get("from_") is None or query.find(exp.Pivot) is None:
+            return query
+        whole = query.copy()
+        joins = whole.args.get("joins") or []
+        for item in [whole.args["from_"].this, *(join.this for join in joins)]:
+            select = self.without_pivot(item, known) if item.args.get("pivots") else None
+            if select is not None:
+                alias = item.args["pivots"][0].args.get("alias")
+                own = item.args.get("joins")
+                item.replace(exp.Subquery(this=select, alias=alias, joins=own))
+        return whole
 
     def each(
         self, query: exp.Query, known: Environment, clients: Sequence[Client]
@@ -233,7 +266,7 @@ class Sources:
                 "attach the databases under names of their own, and make a column of each",
             )
 
-    def _described(self, query: exp.Query, client: Client, local: exp.Query) -> tuple[Column, ...]:
+    def _described(self, query: exp.Expr, client: Client, local: exp.Query) -> tuple[Column, ...]:
         try:
             return self.tables.catalog.describe(client, to_sql(local))
         except LostError:
@@ -291,6 +324,18 @@ def _united(name: str, source: str, type_: str, wanted: str | None) -> exp.Expr:
         return typed_column
     same = not type_ or type_ == NULL_TYPE or normal(type_) == normal(wanted)
     return typed_column if same else trees.cast(typed_column, wanted)
+
+
+def _move_ctes(outer: exp.Query, inner: exp.Query) -> None:
+    """Move the CTEs of a query before those of its only subquery, in place."""
+    with_ = outer.args.get("with_")
+    if with_ is None:
+        return
+    own = inner.args.get("with_")
+    ctes = [*with_.expressions, *([] if own is None else own.expressions)]
+    recursive = any(node.args.get("recursive") for node in (with_, own) if node is not None)
+    outer.set("with_", None)
+    inner.set("with_", exp.With(expressions=ctes, recursive=recursive or None))
 
 
 def _hidden(holders: list[tuple[Client, Table]]) -> tuple[str, ...]:

@@ -31,6 +31,11 @@ STATEMENTS = {
         JOIN town.wards w ON w.ward = v.ward
         LEFT JOIN (SELECT assay, result % 2 AS odd, max(flag) AS flag, sum(result / 4) AS total
           FROM lab.tests GROUP BY 1, 2) u ON u.assay = v.ward AND u.odd = v.days % 2""",
+    "a pivot of a query that has a name": """
+        WITH few AS (SELECT assay, flag, result + 1 AS result FROM lab.tests WHERE result > 1)
+        SELECT v.label, v.days, u.low_s, coalesce(u.high_n, 0) AS high FROM clinic.visits v
+          LEFT JOIN (PIVOT few ON flag IN ('low', 'high') USING sum(result) AS s, count(*) AS n
+            GROUP BY assay) u ON u.assay = v.ward""",
     "whether there are rows": """
         SELECT v.label, v.days, EXISTS (SELECT 1 FROM lab.tests t
           WHERE t.patient = v.patient AND t.result > 3) AS tested FROM clinic.visits v""",
