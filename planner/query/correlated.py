@@ -445,15 +445,15 @@ class CorrelatedAggregates:
         if grouped.steps and any(map(self._catalog.governed, clients)):
             raise plan_error(GOVERNED.format(grouped.name), self._sql, grouped.node, GOVERNED_HINT)
         value = select.expressions[0].unalias().copy()
+        selecting = replace(inner, scope=replace(inner.scope, is_plain=None))
         if _is_row(select):
-            return self._looked_up(replace(grouped, lookup=True), value, inner)
+            return self._looked_up(replace(grouped, lookup=True), value, selecting)
         grouped = self._found.get(grouped.identity, grouped)
         having = select.args.get("having")
         if having is not None:
             value = exp.Case(ifs=[exp.If(this=having.this.copy(), true=value)])
         holder = exp.Paren(this=value)
         calls = {to_sql(call): call.copy() for call in outermost_aggregates(holder)}
-        selecting = replace(inner, scope=replace(inner.scope, is_plain=None))
         for plain in map(_without_star, calls.values()):
             if not selecting.holds(plain):
                 selecting.term(plain)  # which names a column that there is not
@@ -479,7 +479,10 @@ class CorrelatedAggregates:
         """Return the column of a value of the one row that has the keys; None where the value is
         not of the subquery's rows alone, or rows are in a window.
         """
-        if lookup.steps or value.find(exp.Query, exp.Window, exp.Star) or not inner.holds(value):
+        if lookup.steps or value.find(exp.Query, exp.Window, exp.Star):
+            return None
+        if not inner.holds(value):
+            inner.term(value)  # which names a column that there is not
             return None
         if lookup.identity not in self._found:
             self._remarks.append(
