@@ -190,6 +190,11 @@ QUERIES = {
     "UNPIVOT under WHERE": """SELECT u.y, u.n, d.x FROM (SELECT * FROM (SELECT k, y,
         cls::DOUBLE AS cls, nk::DOUBLE AS nk FROM a.facts WHERE bo) UNPIVOT (v FOR n IN (cls, nk))
         WHERE v > 1) u JOIN b.dims d USING (k)""",
+    "PIVOT in parentheses": """SELECT d.x, f.y, e.p FROM a.facts f JOIN b.dims d USING (k)
+        JOIN ((SELECT k, t, w FROM c.events) PIVOT (sum(w) FOR t IN ('p', 'q') GROUP BY k)) e
+        USING (k)""",
+    "PIVOT of two aggregates": """WITH p AS (PIVOT c.events ON t IN ('p', 'q') USING count(*) AS n,
+        max(w) AS w GROUP BY k) SELECT f.y, p.* EXCLUDE k FROM a.facts f LEFT JOIN p USING (k)""",
     "ORDER BY after parentheses": """(SELECT f.y, d.x FROM a.facts f JOIN b.dims d USING (k))
         ORDER BY 1""",
     "two orders": """SELECT f.y, d.x FROM ((SELECT * FROM a.facts ORDER BY id) ORDER BY y) f
@@ -219,11 +224,6 @@ OF_ONE_DATABASE = {
         WHERE f.id IN ((SELECT id FROM a.facts) ORDER BY id LIMIT 50)""",
     "a list of a LIMIT": f"""SELECT f.y, d.x {J}
         WHERE f.k IN ((SELECT k FROM c.events) ORDER BY k LIMIT 20)""",
-    "PIVOT in parentheses": """SELECT d.x, f.y, e.p FROM a.facts f JOIN b.dims d USING (k)
-        JOIN ((SELECT k, t, w FROM c.events) PIVOT (sum(w) FOR t IN ('p', 'q') GROUP BY k)) e
-        USING (k)""",
-    "PIVOT of two aggregates": """WITH p AS (PIVOT c.events ON t IN ('p', 'q') USING count(*) AS n,
-        max(w) AS w GROUP BY k) SELECT f.y, p.* EXCLUDE k FROM a.facts f LEFT JOIN p USING (k)""",
     "GROUPING SETS": """SELECT g.m, d.x, g.cls IS NULL AS whole FROM (SELECT k, cls, avg(y) AS m
         FROM a.facts GROUP BY GROUPING SETS ((k, cls), (k))) g JOIN b.dims d USING (k)""",
     "CUBE": """SELECT g.m, d.x, g.cls FROM (SELECT k, cls, avg(y) AS m FROM a.facts
