@@ -110,7 +110,7 @@ def test_branches_are_described_together(
                     "FROM range(40) r(i)") for _ in range(databases)]  # fmt: skip
     two = [database("CREATE TABLE u AS SELECT i AS k, i::VARCHAR AS s, sqrt(i) AS z "
                     "FROM range(40) r(i)") for _ in range(databases)]  # fmt: skip
-    monkeypatch.setattr(plan_cache, "MAX_CHARACTERS", 0)  # each statement is planned
+    monkeypatch.setattr(plan_cache, "MAX_LISTED_COLUMNS", 0)  # each statement is planned
     described, plans = list[int](), list[str]()
     with sqlfl.connect(progress=False) as fed:
         fed.attach("one", one)
