@@ -10,24 +10,17 @@ only if it has a partner in the next one, and of its partners one counts (`Block
 
 NOT IN is the same LEFT JOIN, with a further rule: it holds for no row if one of the subquery's
 values is NULL. So it needs two more LEFT JOINs. Their rows have partners where values are NULL.
-
-`memberships` are IN as a value, or beside OR. EXISTS replaces them. `t.x IN (SELECT u.y FROM u)` is
-true if a row of u has `u.y = t.x`. Otherwise it is NULL if a value of u is NULL, or if `t.x` is
-NULL and u has rows. If only rows that pass a test count, NULL has the effect of false, and the
-first question is enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
-from sqlfl.contract.fragment_columns import RESERVED
 from sqlfl.contract.schema import folded
-from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import has_hints, own_nodes
 from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes, plan_error
@@ -49,12 +42,13 @@ from sqlfl.planner.query.relations import (
     operand,
     with_presence,
 )
-from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.types import has_fields
 
-_PLAIN = frozenset(("with_", "expressions", "from_", "joins", "where", "distinct", "order"))
-"""Clauses of a subquery for which only the existence of a row matters."""
+ROW_CLAUSES = frozenset(("with_", "expressions", "from_", "joins", "where", "distinct", "order"))
+"""Clauses that keep the set of rows: a subquery of these alone has, apart from repeated rows, one
+row for each row of its FROM that passes WHERE.
+"""
 _JOIN = "sqlfl_join"
 """Mark of a subquery that was a join: its words."""
 _ALIAS = "sqlfl_cohort"
@@ -202,10 +196,11 @@ class Cohorts:
         scope: Scope,
         parts: Sequence[exp.Expr],
     ) -> State:
-        """Return the rows without a partner for which NOT IN holds.
+        """Return the joins with only the rows without a partner for which NOT IN holds.
 
         No row remains if a value of the subquery is NULL. A row that is NULL itself is removed if
-        the subquery has a row.
+        the subquery has a row. Raise PlanError if that needs to be tested for rows of several
+        values, or at a client with policies.
         """
         questions = self._null_questions(rows, scope, parts)
         ids = frozenset(id_ for value, _ in rows.pairs for id_ in ids_of(value))
@@ -225,39 +220,46 @@ class Cohorts:
                 "u.key = t.key), which leaves NULLs out",
             )  # fmt: skip
         for question in questions:
-            same_rows = self._rows(cohort, scope)  # another relation of the same rows
-            assert same_rows is not None
-            value, element = same_rows.pairs[0]
+            again = self._rows_again(cohort, scope)
+            value, element = again.pairs[0]
             conditions = question(value.expression, element.expression)
             terms = [Term(node, value.span) for node in conditions]
-            state = _without(state, same_rows.inner, [*same_rows.conditions, *terms])
+            state = _without(state, again.inner, [*again.conditions, *terms])
             self.remarks.append(
                 f"NOT IN asks if there is a NULL: the coordinator sees how many values of "
-                f"{same_rows.inner.relations[0].label} are NULL, and which rows of the other side"
+                f"{again.inner.relations[0].label} are NULL, and which rows of the other side"
             )
         return state
+
+    def _rows_again(self, cohort: _Cohort, scope: Scope) -> _Rows:
+        """Return the rows of a supported subquery once more, as relations with new ids: each LEFT
+        JOIN needs relations of its own.
+        """
+        rows = self._rows(cohort, scope)
+        assert rows is not None
+        return rows
 
     def _null_questions(
         self, rows: _Rows, scope: Scope, parts: Sequence[exp.Expr]
     ) -> Sequence[Callable[[exp.Expr, exp.Expr], list[exp.Expr]]]:
-        """Return the conditions that find NULLs: none for values that other conditions say are
-        not NULL.
+        """Return the functions that make the conditions of partners with NULLs, of an outer value
+        and an element. Return none for values that other conditions say are not NULL.
         """
         known = {to_sql(t.expression) for t in (*rows.conditions, *rows.inner.tree.conditions)}
         plain = (part for part in parts if part.find(exp.Query) is None)
         known |= {to_sql(self.pusher.term(part, scope, self.known).expression) for part in plain}
         questions = []
         if any(
-            to_sql(_is_null(element.expression, False)) not in known for _, element in rows.pairs
+            to_sql(is_null(element.expression, False)) not in known for _, element in rows.pairs
         ):
             questions.append(_of_null_values)
-        if any(to_sql(_is_null(value.expression, False)) not in known for value, _ in rows.pairs):
+        if any(to_sql(is_null(value.expression, False)) not in known for value, _ in rows.pairs):
             questions.append(_of_null_rows)
         return questions
 
     def _rows(self, cohort: _Cohort, scope: Scope) -> _Rows | None:
-        """Return the subquery's rows; None for an unsupported form. Each call makes another
-        relation."""
+        """Return the subquery's rows, as relations with new ids at each call; None for an
+        unsupported form."""
         select = cohort.query.unnest()
         stars = cohort.value is not None and isinstance(select, exp.Select) and _has_star(select)
         if isinstance(select, exp.Select) and has_row_where_true(select) and not stars:
@@ -274,7 +276,7 @@ class Cohorts:
         elif cohort.value is None:
             return None
         else:
-            query = as_set(cohort.query)
+            query = with_union_all(cohort.query)
             holder = exp.Subquery(this=query.unnest(), alias=exp.TableAlias(this=_ALIAS))
             states = self.derive(holder, query, self.known, ())
             if len(states) != 1 or not self._is_joined(states[0], cohort):
@@ -387,57 +389,69 @@ class Cohorts:
         )
 
     def _is_linked(self, inner: State, terms: list[Term]) -> bool:
-        """Return whether only equalities join the subquery's tables with each other and with
-        earlier ones."""
-        inside = frozenset(inner.tree.ids)
-        linked = False
-        joins = [
-            Term(part, term.span)
-            for term in inner.tree.conditions
-            for part in conjuncts(term.expression)
-        ]
-        several = len(inner.relations) > 1
-        if several and not all(self._is_link(inner, term) for term in (*joins, *terms)):
+        """Return whether at least one equality, and nothing else, compares the subquery's tables
+        with earlier ones.
+
+        Of one table, no condition may have a subquery. Of several tables, each condition must be a
+        link (`_is_link`).
+        """
+        if len(inner.relations) > 1:
+            joins = [
+                Term(part, term.span)
+                for term in inner.tree.conditions
+                for part in conjuncts(term.expression)
+            ]
+            if not all(self._is_link(inner, term) for term in (*joins, *terms)):
+                return False
+        elif any(clients_of(term.expression) for term in terms):
             return False
-        for term in terms:
-            if clients_of(term.expression) and not several:
-                return False  # a subquery in the subquery
-            reads = ids_of(term)
-            if not reads & inside or reads <= inside:
-                continue
-            equal = equality(term.expression)
-            if equal is None:
-                return False
-            sides = [ids_of(Term(side, None)) for side in (equal.left, equal.right)]
-            apart = [side <= inside for side in sides if side]
-            if sorted(apart) != [False, True] or any(
-                side & inside and side - inside for side in sides
-            ):
-                return False
-            linked = True
-        return linked
+        inside = frozenset(inner.tree.ids)
+        crossing = [t for t in terms if ids_of(t) & inside and not ids_of(t) <= inside]
+        return bool(crossing) and all(_is_equality_across(term, inside) for term in crossing)
+
+
+def _is_equality_across(term: Term, inside: frozenset[str]) -> bool:
+    """Return whether the condition is an equality of which one side reads only relations of
+    `inside`, and the other side only other relations.
+    """
+    equal = equality(term.expression)
+    if equal is None:
+        return False
+    left, right = (ids_of(Term(side, None)) for side in (equal.left, equal.right))
+    return any(
+        bool(inner and outer) and inner <= inside and not outer & inside
+        for inner, outer in ((left, right), (right, left))
+    )
 
 
 def _equal(value: Term, element: Term) -> Term:
+    """Return the equality of an outer value with an element of the subquery."""
     sides = [operand(term.expression.copy()) for term in (value, element)]
     return Term(exp.EQ(this=sides[0], expression=sides[1]), value.span)
 
 
-def _is_null(value: exp.Expr, yes: bool = True) -> exp.Expr:
+def is_null(value: exp.Expr, yes: bool = True) -> exp.Expr:
+    """Return `value IS NULL`; its negation unless `yes`."""
     test = exp.Is(this=operand(value.copy()), expression=exp.Null())
     return test if yes else exp.Not(this=test)
 
 
+# Tables of two parties join only by equalities, since parties send keyed hashes of both sides. So a
+# test of an outer value for NULL is written as an equality of two truth values: one computed from
+# the subquery's row, the other from the outer row.
+
+
 def _of_null_values(value: exp.Expr, element: exp.Expr) -> list[exp.Expr]:
-    """Return conditions that match an outer row that is not NULL with a NULL value."""
-    sides = (exp.Paren(this=_is_null(element)), exp.Paren(this=_is_null(value, False)))
-    return [_is_null(element), exp.EQ(this=sides[0], expression=sides[1])]
+    """Return conditions that match an outer row that is not NULL with a NULL element."""
+    # with the first condition, the left side of the equality is always true
+    sides = exp.Paren(this=is_null(element)), exp.Paren(this=is_null(value, False))
+    return [is_null(element), exp.EQ(this=sides[0], expression=sides[1])]
 
 
 def _of_null_rows(value: exp.Expr, element: exp.Expr) -> list[exp.Expr]:
-    """Return the condition that matches an outer row that is NULL with any value."""
-    anything = _is_null(_is_null(element), False)
-    return [exp.EQ(this=exp.Paren(this=anything), expression=exp.Paren(this=_is_null(value)))]
+    """Return the condition that matches an outer row that is NULL with any element."""
+    always = is_null(is_null(element), False)  # true of each row, and a value of the subquery
+    return [exp.EQ(this=exp.Paren(this=always), expression=exp.Paren(this=is_null(value)))]
 
 
 def _has_star(select: exp.Select) -> bool:
@@ -447,17 +461,18 @@ def _has_star(select: exp.Select) -> bool:
     )
 
 
-def as_set(query: exp.Query) -> exp.Query:
-    """Return the query with UNION ALL for UNION, where equal rows count as one anyway."""
+def with_union_all(query: exp.Query) -> exp.Query:
+    """Return the query with UNION ALL for UNION, for a use in which equal rows count as one. A
+    UNION with LIMIT or OFFSET stays, since equal rows would count there.
+    """
     whole = query.copy()
-    node = whole.unnest()
-    waiting = [node]
-    while waiting:
-        union = waiting.pop().unnest()
-        limits = any(union.args.get(key) for key in ("limit", "offset"))
-        if type(union) is exp.Union and not limits:
-            union.set("distinct", False)
-            waiting += [union.left, union.right]
+    parts_to_visit = [whole.unnest()]
+    while parts_to_visit:
+        part = parts_to_visit.pop().unnest()
+        is_limited = any(part.args.get(key) for key in ("limit", "offset"))
+        if type(part) is exp.Union and not is_limited:
+            part.set("distinct", False)
+            parts_to_visit += [part.left, part.right]
     return whole
 
 
@@ -607,7 +622,11 @@ def has_row_where_true(select: exp.Select) -> bool:
     distinct = select.args.get("distinct")
     by_columns = isinstance(distinct, exp.Expr) and bool(distinct.args.get("on"))
     windows = any(isinstance(n, exp.Window) for p in select.expressions for n in own_nodes(p))
-    return given <= _PLAIN and "from_" in given and not (has_hints(select) or windows or by_columns)
+    return (
+        given <= ROW_CLAUSES
+        and "from_" in given
+        and not (has_hints(select) or windows or by_columns)
+    )
 
 
 def _within(state: State, inner: State, terms: list[Term]) -> State:
@@ -645,137 +664,3 @@ def _left(inner: State, terms: Sequence[Term]) -> OuterJoin:
     on = tuple(term for term in terms if not ids_of(term) <= inside)
     group: Group = replace(inner.tree, conditions=(*inner.tree.conditions, *inner_terms))
     return OuterJoin(group, on, inner.relations[0].span)
-
-
-_ROWS = frozenset(("with_", "expressions", "from_", "joins", "where", "distinct", "order"))
-"""Clauses of a subquery that leave its values as they are."""
-_TABLE, _VALUE = f"{RESERVED}members", f"{RESERVED}member_"
-"""Names of a subquery that becomes a derived table, and of its columns."""
-
-
-@dataclass(frozen=True)
-class Membership:
-    """`value IN (query)`, `value = ANY (query)` or `value <> ALL (query)`."""
-
-    node: exp.Expr
-    value: exp.Expr
-    query: exp.Query
-    negated: bool
-    decides: bool
-    """True where NULL has the same effect as FALSE."""
-
-    @property
-    def values(self) -> list[exp.Expr]:
-        row = self.value.unnest()
-        return list(row.expressions) if isinstance(row, exp.Tuple) else [self.value]
-
-    def test(self, bound: Callable[[exp.Expr], exp.Expr]) -> exp.Expr | None:
-        """Return the test by EXISTS. Return None if it would need NULLs of rows of several values.
-        `bound` replaces the names of an outer value."""
-        values = [bound(value) for value in self.values]
-        select, elements = self._rows()
-        if len(elements) != len(values):
-            return None
-        equal = [
-            exp.EQ(this=operand(element.copy()), expression=operand(value.copy()))
-            for element, value in zip(elements, values, strict=True)
-        ]
-        has_member = _exists(select, *equal)
-        if self.decides and not self.negated:
-            return has_member
-        if len(values) > 1:
-            return None
-        no_value = exp.Paren(this=_is_null(elements[0]))
-        unknown = [_exists(select, _equals(_not_null(no_value), _is_null(values[0])))]
-        if not self._has_no_null(select, elements[0]):
-            unequal = (_is_null(elements[0]), _equals(no_value, _not_null(values[0])))
-            unknown.insert(0, _exists(select, *unequal))
-        null = trees.cast(exp.null(), "BOOLEAN")
-        ifs = [exp.If(this=has_member, true=exp.true())]
-        ifs += [exp.If(this=test, true=null.copy()) for test in unknown]
-        case: exp.Expr = exp.Paren(this=exp.Case(ifs=ifs, default=exp.false()))
-        return exp.Not(this=case) if self.negated else case
-
-    def _rows(self) -> tuple[exp.Select, list[exp.Expr]]:
-        """Return the subquery as FROM and WHERE, and the expressions of its values."""
-        select = self.query.unnest()
-        if isinstance(select, exp.Select) and _is_of_rows(select):
-            rows = select.copy()
-            shown = [node.unalias().copy() for node in select.expressions]
-        else:
-            names = [f"{_VALUE}{n}" for n in range(len(self.values))]
-            alias = exp.TableAlias(
-                this=exp.to_identifier(_TABLE), columns=[exp.to_identifier(name) for name in names]
-            )
-            rows = exp.select().from_(
-                exp.Subquery(this=as_set(self.query).unnest(), alias=alias), copy=False
-            )
-            shown = [exp.column(name, table=_TABLE) for name in names]
-        for clause in ("distinct", "order"):
-            rows.set(clause, None)
-        rows.set("expressions", [exp.Literal.number(1)])
-        return rows, shown
-
-    @staticmethod
-    def _has_no_null(select: exp.Select, element: exp.Expr) -> bool:
-        """Return whether a condition of WHERE is that the value is not NULL."""
-        where = select.args.get("where")
-        facts = () if where is None else map(to_sql, conjuncts(where.this))
-        return to_sql(_not_null(element)) in facts
-
-
-def memberships(node: exp.Expr, decides: bool) -> Iterator[Membership]:
-    """Yield the outermost memberships of an expression. `decides`: NULL has the same effect there
-    as FALSE."""
-    membership = _membership(node, decides)
-    if membership is not None:
-        yield membership
-    elif isinstance(node, exp.Paren | exp.And | exp.Or):
-        for side in node.iter_expressions():
-            yield from memberships(side, decides)
-    elif isinstance(node, exp.Case) and node.this is None:
-        for branch in node.args["ifs"]:
-            yield from memberships(branch.this, True)
-            yield from memberships(branch.args["true"], False)
-        if (default := node.args.get("default")) is not None:
-            yield from memberships(default, False)
-    elif not isinstance(node, exp.Query | exp.Lambda | exp.Comprehension):
-        for child in node.iter_expressions():
-            yield from memberships(child, False)
-
-
-def _membership(node: exp.Expr, decides: bool) -> Membership | None:
-    negated = isinstance(node, exp.NEQ)
-    if isinstance(node, exp.In):
-        value, query = node.this, node.args.get("query")
-    elif isinstance(node, exp.EQ | exp.NEQ):
-        several = exp.All if negated else exp.Any
-        if not isinstance(node.expression, several):
-            return None
-        value, query = node.this, node.expression.this
-    else:
-        return None
-    if not isinstance(query, exp.Query) or value.find(exp.Query) is not None:
-        return None
-    return Membership(node, value, query, negated, decides)
-
-
-def _is_of_rows(select: exp.Select) -> bool:
-    clauses = {key for key, value in select.args.items() if value}
-    distinct = select.args.get("distinct")
-    by_columns = isinstance(distinct, exp.Expr) and bool(distinct.args.get("on"))
-    stars = any(node.find(exp.Star) for node in select.expressions)
-    called = any(map(has_calls, select.expressions))
-    return clauses <= _ROWS and "from_" in clauses and not (by_columns or stars or called)
-
-
-def _exists(select: exp.Select, *conditions: exp.Expr) -> exp.Exists:
-    return exp.Exists(this=select.copy().where(*(operand(c) for c in conditions), copy=False))
-
-
-def _equals(left: exp.Expr, right: exp.Expr) -> exp.EQ:
-    return exp.EQ(this=exp.Paren(this=left.copy()), expression=exp.Paren(this=right.copy()))
-
-
-def _not_null(value: exp.Expr) -> exp.Expr:
-    return _is_null(value, False)

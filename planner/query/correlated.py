@@ -23,11 +23,9 @@ from sqlfl.planner.query import types
 from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.cohorts import (
     Cohorts,
-    Membership,
     Presence,
     existing,
     is_cohort,
-    memberships,
     of_existence,
     scope_within,
 )
@@ -44,6 +42,7 @@ from sqlfl.planner.query.equalities import (
 from sqlfl.planner.query.existence import ExistenceParter
 from sqlfl.planner.query.groups import is_grouped, outermost_aggregates
 from sqlfl.planner.query.joins import State
+from sqlfl.planner.query.memberships import Membership, memberships
 from sqlfl.planner.query.push import INSTEAD_OF_IN, INSTEAD_OF_NOT_IN, OF_ONE_PARTY, Pusher
 from sqlfl.planner.query.relations import (
     DraftBlock,

@@ -53,16 +53,23 @@ class State:
     merged: tuple[Merged, ...] = ()
 
     def scope(self, sql: str, outer: Scope | None = None) -> Scope:
+        """Return the names that these joins make known, then those of `outer`."""
         return Scope(self.items, sql, self.merged, outer=outer)
 
 
 @dataclass(frozen=True)
 class Joiner:
+    """Reader of the joins in one FROM."""
+
     pusher: Pusher
     sql: str
 
     def check(self, lefts: Sequence[State], rights: Sequence[State], join: exp.Join) -> None:
-        """LEFT JOIN distributes over a union on its left, not over one on its right."""
+        """Raise PlanError if a side of an outer join that may lack a partner is a union.
+
+        A LEFT JOIN distributes over a union on its left, but not over one on its right: a row that
+        one part lacks may have a partner in another part.
+        """
         side = join.side.upper()
         optional = {
             "right": rights if side in ("LEFT", "FULL") else (),
@@ -97,7 +104,9 @@ class Joiner:
         for part, side in zip(sides, ("LEFT", "RIGHT"), strict=True):
             part.set("side", side)
         parts = [self._joined(left, right, part, known, outer) for part in sides]
-        return [parts[0], _without_partner(parts[1], left.tree.id, span_of(join.this, self.sql))]
+        # the id of the left side's group: its presence is NULL in a row that found no partner there
+        unmatched = _without_partner(parts[1], left.tree.id, span_of(join.this, self.sql))
+        return [parts[0], unmatched]
 
     def _joined(
         self,
@@ -107,15 +116,19 @@ class Joiner:
         known: Environment,
         outer: Scope | None,
     ) -> State:
+        """Return the joins of both sides by any join but FULL. Raise PlanError for a missing
+        condition, an unknown or ambiguous name, and a condition that names tables before
+        parentheses.
+        """
         pairs = self._pairs(left, right, join)
         conditions = (*(p.condition for p in pairs), *self._on(left, right, join, known, outer))
         side = join.side.upper()
         if side == "LEFT":
-            right, moved = self._contained(right, join)
+            right, moved = self._split_conditions(right, join)
             tree = _left_join(left, right, (*moved, *conditions), join, self.sql)
             right = _guarded(right)
         elif side == "RIGHT":
-            left, moved = self._contained(left, join)
+            left, moved = self._split_conditions(left, join)
             tree = _left_join(right, left, (*moved, *conditions), join, self.sql)
             left = _guarded(left)
         else:
@@ -142,6 +155,9 @@ class Joiner:
     def _using(
         self, left: State, right: State, join: exp.Join
     ) -> list[tuple[str, exp.Identifier | exp.Expr]]:
+        """Return the names in USING, or those that NATURAL finds, with their places in the text.
+        Raise PlanError if NATURAL finds none, or if a client lacks one.
+        """
         if join.method.upper() != "NATURAL":
             return [(u.name, u) for u in join.args.get("using") or []]
         right_names = {folded(shown.name) for shown in right.scope(self.sql).shown()}
@@ -172,6 +188,7 @@ class Joiner:
                         )
 
     def _side(self, state: State, name: str, spot: exp.Expr) -> Term:
+        """Return the column of one side that USING names. Raise PlanError for none or several."""
         column = state.scope(self.sql).bare(name, spot)
         if column is None:
             sides = " and ".join(item.name for item in state.items)
@@ -190,6 +207,7 @@ class Joiner:
         known: Environment,
         outer: Scope | None,
     ) -> list[Term]:
+        """Return the condition of ON, if there is one. Raise PlanError if the join needs one."""
         on = join.args.get("on")
         if on is None:
             self._refuse_bare(join)
@@ -199,6 +217,7 @@ class Joiner:
         return [self.pusher.term(on, scope, known)]
 
     def _refuse_bare(self, join: exp.Join) -> None:
+        """Raise PlanError for a join without ON that is neither by name nor a CROSS JOIN."""
         by_name = join.args.get("using") or join.method.upper() == "NATURAL"
         if not (by_name or join.kind.upper() == "CROSS" or join.meta_get(COMMA)):
             raise plan_error(
@@ -208,9 +227,11 @@ class Joiner:
                 CONDITION,
             )
 
-    def _contained(self, state: State, join: exp.Join) -> tuple[State, tuple[Term, ...]]:
-        """Return the optional side of a LEFT JOIN, and its conditions for ON: those that name
-        tables before the parentheses.
+    def _split_conditions(self, state: State, join: exp.Join) -> tuple[State, tuple[Term, ...]]:
+        """Return the optional side of an outer join without the conditions that name tables before
+        its parentheses, and these conditions, which move into ON.
+
+        Raise PlanError if the ON of an outer join within the side names such a table.
         """
         inside = set(state.tree.ids)
         moved = tuple(t for t in state.tree.conditions if not ids_of(t) <= inside)
@@ -243,37 +264,46 @@ class _Pair:
 
 
 def _merged(left: State, right: State, pairs: Sequence[_Pair], side: str) -> tuple[Merged, ...]:
-    """The columns that USING makes from both sides, and those of this join."""
-    before = (*left.merged, *_moved(right.merged, len(left.items)))
+    """Return the columns that USING made within either side, and those that this join makes.
+
+    A column of this join takes in those of the same name that were made before. A side without such
+    a column contributes each of its items that has the name.
+    """
+    made_before = (*left.merged, *_moved(right.merged, len(left.items)))
     names = {folded(pair.name) for pair in pairs}
-    not_joined = tuple(m for m in before if folded(m.name) not in names)
-    joined = []
+    kept = tuple(m for m in made_before if folded(m.name) not in names)
     items = (*left.items, *right.items)
+    left_places, right_places = range(len(left.items)), range(len(left.items), len(items))
+    joined = []
     for pair in pairs:
-        old = [m for m in before if folded(m.name) == folded(pair.name)]
-        within = {place for m in old for place in m.items}
-        for part, start in ((left, 0), (right, len(left.items))):
-            if not any(start <= place < start + len(part.items) for m in old for place in m.items):
-                places = range(start, start + len(part.items))
-                within |= {p for p in places if items[p].find(pair.name) is not None}
+        same_name = [m for m in made_before if folded(m.name) == folded(pair.name)]
+        made_places = {place for m in same_name for place in m.items}
+        places = set(made_places)
+        for side_places in (left_places, right_places):
+            if made_places.isdisjoint(side_places):
+                places |= {p for p in side_places if items[p].find(pair.name) is not None}
         term = pair.right if side == "RIGHT" else pair.left
-        joined.append(Merged(pair.name, tuple(sorted(within)), term))
-    return (*not_joined, *joined)
+        joined.append(Merged(pair.name, tuple(sorted(places)), term))
+    return (*kept, *joined)
 
 
 def _moved(merged: Sequence[Merged], by: int) -> tuple[Merged, ...]:
+    """Return the columns for a list of items that has `by` further items before theirs."""
     return tuple(replace(m, items=tuple(place + by for place in m.items)) for m in merged)
 
 
 def _left_join(
     kept: State, optional: State, conditions: tuple[Term, ...], join: exp.Join, sql: str
 ) -> Group:
+    """Return the group of `kept`, with a LEFT JOIN of the other side."""
     edge = OuterJoin(optional.tree, conditions, span_of(join.this, sql))
     return replace(kept.tree, lefts=(*kept.tree.lefts, edge))
 
 
 def _without_partner(state: State, id_: str, span: Span | None) -> State:
-    """Keep the rows without a row of a relation on the right of a LEFT JOIN."""
+    """Return the joins with only the rows that found no row of the group `id_`, which is on the
+    right of a LEFT JOIN.
+    """
     missing = exp.Is(this=operand(guard(exp.true(), id_)), expression=exp.Null())
     tree = replace(state.tree, conditions=(*state.tree.conditions, Term(missing, span)))
     relations = tuple(with_presence(r) if id_ in r.ids else r for r in state.relations)
@@ -283,25 +313,26 @@ def _without_partner(state: State, id_: str, span: Span | None) -> State:
 def _guarded(state: State) -> State:
     """Return the right side of a LEFT JOIN, with columns that are NULL if a row has no partner."""
     ids = frozenset(state.tree.ids)
-    needed: set[str] = set()
+    needed: set[str] = set()  # ids of relations that need a presence column
 
-    def term(old: Term) -> Term:
-        if is_null_over_nulls(old.expression, ids):
-            return old
-        id_ = next((i for i in state.tree.core if i in ids_of(old)), state.tree.id)
+    def guarded(term: Term) -> Term:
+        if is_null_over_nulls(term.expression, ids):
+            return term
+        id_ = next((i for i in state.tree.core if i in ids_of(term)), state.tree.id)
         needed.add(id_)
-        return replace(old, expression=guard(old.expression, id_))
+        return replace(term, expression=guard(term.expression, id_))
 
     items = tuple(
-        replace(item, columns=tuple((n, term(t)) for n, t in item.columns)) for item in state.items
+        replace(item, columns=tuple((n, guarded(t)) for n, t in item.columns))
+        for item in state.items
     )
-    merged = tuple(replace(m, term=term(m.term)) for m in state.merged)
+    merged = tuple(replace(m, term=guarded(m.term)) for m in state.merged)
     relations = tuple(with_presence(r) if needed & set(r.ids) else r for r in state.relations)
     return replace(state, items=items, merged=merged, relations=relations)
 
 
 def renamed(state: State, node: exp.Subquery, sql: str) -> State:
-    """The joins in parentheses, with an alias."""
+    """Return the joins in parentheses under their alias: one item with all columns."""
     outputs = tuple(Output(s.name, s.term) for s in state.scope(sql).shown())
     shown = with_column_aliases(outputs, tuple(node.alias_column_names), node, sql)
     lacking = tuple(pair for item in state.items for pair in item.lacking)

@@ -42,10 +42,18 @@ OF_ONE_PARTY = "aggregate the rows of one party in each subquery"
 
 @dataclass(frozen=True)
 class Pusher(Context):
+    """Resolver of names and subqueries: each name becomes a relation's column, and each subquery
+    gets the form for its one client.
+
+    It moves no conditions: rules of their own push those into the clients' queries.
+    """
+
     # -- which clients -----------------------------------------------------------------------------
 
     def clients(self, node: exp.Expr, known: Environment) -> tuple[Client, ...]:
-        """Return every client with a table that the node reads, also through CTEs."""
+        """Return every client with a table that the node reads, also through CTEs. Raise PlanError
+        for a table that no party has, and for a table function that reads no party's table.
+        """
         holders: dict[Client, None] = {}
         self._collect(node, known, holders, set())
         return tuple(holders)
@@ -53,6 +61,9 @@ class Pusher(Context):
     def _collect(
         self, node: exp.Expr, known: Environment, holders: dict[Client, None], seen: set[Cte]
     ) -> None:
+        """Add the node's clients to `holders`, in the order of its tables. `seen`: CTEs that were
+        visited, each of which counts once.
+        """
         try:
             tables = list(tables_of(node, known))
         except Nameless as error:
@@ -68,7 +79,8 @@ class Pusher(Context):
             elif isinstance(table.this, exp.Func):
                 self._check_function(table)
 
-    def nameless(self, table: exp.Table) -> Exception:
+    def nameless(self, table: exp.Table) -> PlanError:
+        """Return the error for a table without a party's name, or for rows of constants."""
         if not table.name:
             return plan_error(
                 "this SELECT reads rows of constants alone, and no party evaluates it",
@@ -87,6 +99,7 @@ class Pusher(Context):
         return plan_error(f"table {table.name} has no party", self.sql, table, hint)
 
     def _check_function(self, table: exp.Table) -> None:
+        """Raise PlanError unless the table function makes rows of its arguments alone."""
         function = table.this
         name = function.name if isinstance(function, exp.Anonymous) else function.sql_name()
         if folded(name) not in LOCAL_TABLE_FUNCTIONS:
@@ -98,6 +111,9 @@ class Pusher(Context):
             )
 
     def only_client(self, node: exp.Expr, known: Environment) -> Client | None:
+        """Return the client of all tables that the node reads; None for several clients, and for a
+        node that reads no table.
+        """
         clients = self.clients(node, known)
         return clients[0] if len(clients) == 1 else None
 
@@ -109,7 +125,9 @@ class Pusher(Context):
     # -- expressions -------------------------------------------------------------------------------
 
     def term(self, node: exp.Expr, scope: Scope, known: Environment) -> Term:
-        """Return the expression over the relations' columns."""
+        """Return the expression over the relations' columns. Raise PlanError for a name without a
+        meaning, and for a subquery over several clients.
+        """
         holder = exp.Paren(this=copied(node))
         _Expression(self, scope, known, node).resolve(holder, frozenset())
         return Term(holder.this, span_of(node, self.sql))
@@ -130,15 +148,21 @@ class _Expression:
         if isinstance(parent, exp.Lambda):
             bound |= {folded(variable.name) for variable in parent.expressions}
         for child in list(parent.iter_expressions()):
-            self._one(child, bound)
+            self._replace(child, bound)
 
-    def _one(self, child: exp.Expr, bound: frozenset[str]) -> None:
+    def _replace(self, child: exp.Expr, bound: frozenset[str]) -> None:
+        """Replace a name, a position or a subquery; in other nodes, replace the names below.
+
+        The order of the cases counts: a dotted name is a column or a dot, and so comes before both.
+        Raise PlanError for stars, unknown names, and subqueries over several clients.
+        """
         if isinstance(child, exp.Column) and MARKED.fullmatch(child.table):
-            return  # a column of a relation
+            return  # a relation's column already: part of a replacement
         chain = chain_of(child)
         if chain is not None:
-            self._name(child, chain, bound)
+            self._replace_name(child, chain, bound)
         elif isinstance(child, exp.Dot) and not isinstance(child.expression, exp.Identifier):
+            # a method of an expression: `(x + y).f(z)` becomes `f(x + y, z)`
             self.resolve(child, bound)
             child.replace(with_links(child.this, [child.expression]))
         elif isinstance(child, exp.Star) and is_aggregate(child.parent or child):
@@ -161,43 +185,57 @@ class _Expression:
             self.resolve(child, bound)
 
     def _comprehension(self, node: exp.Comprehension, bound: frozenset[str]) -> None:
-        """`[this FOR expression, position IN iterator IF condition]`"""
+        """Replace the names in `[this FOR expression, position IN iterator IF condition]`. Its
+        variables are unknown in the iterator.
+        """
         variables = (node.args.get(key) for key in ("expression", "position"))
         inside = bound | {folded(v.name) for v in variables if isinstance(v, exp.Expr)}
         for key in ("this", "iterator", "condition"):
             part = node.args.get(key)
             if isinstance(part, exp.Expr):
-                self._one(part, bound if key == "iterator" else inside)
+                self._replace(part, bound if key == "iterator" else inside)
 
-    def _name(self, child: exp.Expr, chain: DottedName, bound: frozenset[str]) -> None:
+    def _replace_name(self, child: exp.Expr, chain: DottedName, bound: frozenset[str]) -> None:
+        """Replace a dotted name by its meaning; a name before a call may stay, as a schema.
+
+        The meanings, the first that applies: a variable of a lambda, a column of FROM, a function's
+        schema, a column outside or a word such as `current_date`. Raise PlanError for any other
+        name.
+        """
         for link in chain.links:
             self.resolve(link, bound)
-        first = chain.words[0]
-        if folded(first.name) in bound and self._is_variable(chain, child):
+        is_bound = folded(chain.words[0].name) in bound
+        if is_bound and self._is_variable(chain, child):
             child.replace(_variable(chain))
             return
         meaning = self.scope.near(chain, child)
-        if meaning is None and folded(first.name) in bound:
+        if meaning is None and is_bound:
             child.replace(_variable(chain))
             return
         if meaning is None:
             if chain.is_method and len(chain.words) <= 2 and self.pusher.is_schema(chain):
-                return  # a function of that schema
-            word = self.pusher.clock.word(first.name) if len(chain.words) == 1 else None
-            if chain.is_method and self._is_party(chain, child):
-                raise plan_error(
-                    f"{first.name} is a party, and a function goes without its party's name",
-                    self.pusher.sql,
-                    child,
-                    "write function(x), which each party's database looks for itself",
-                )
-            if word is None:
-                meaning = self.scope.resolve(chain, child)
-            else:
-                meaning = self.scope.lookup(chain, child) or word
+                return
+            meaning = self._meaning_outside(chain, child)
         if chain.is_method:
             self.pusher.refuse_method(chain, child)
         child.replace(self.pusher.placed(with_links(meaning, chain.links), child))
+
+    def _meaning_outside(self, chain: DottedName, child: exp.Expr) -> exp.Expr:
+        """Return the column outside, or else the word, that a name means without such a column in
+        FROM. Raise PlanError if it means neither.
+        """
+        first = chain.words[0].name
+        word = self.pusher.clock.word(first) if len(chain.words) == 1 else None
+        if chain.is_method and self._is_party(chain, child):
+            raise plan_error(
+                f"{first} is a party, and a function goes without its party's name",
+                self.pusher.sql,
+                child,
+                "write function(x), which each party's database looks for itself",
+            )
+        if word is None:
+            return self.scope.resolve(chain, child)
+        return self.scope.lookup(chain, child) or word
 
     def _is_party(self, chain: DottedName, where: exp.Expr) -> bool:
         """Return whether the one word before a call names a party, and no column."""
@@ -206,19 +244,30 @@ class _Expression:
         return is_name and self.scope.lookup(chain, where) is None
 
     def _is_variable(self, chain: DottedName, where: exp.Expr) -> bool:
-        """Return whether a single name of a lambda's variable means the variable, not a column."""
+        """Return whether a name that begins with a lambda's variable means it, not a column.
+
+        It does if it is the variable alone. In `x.f()` a column x of FROM may go before the
+        variable x, depending on DuckDB's version. In `x.y` a column goes before it.
+        """
         if len(chain.words) > 1 or not chain.is_method:
             return len(chain.words) == 1
+        return not self._is_in_from(chain, where) or self.pusher.is_of_variable(chain, where)
+
+    def _is_in_from(self, chain: DottedName, where: exp.Expr) -> bool:
+        """Return whether FROM has the name: as one column, as several, or as a table."""
         try:
-            other = self.scope.near(chain, where) is not None
-        except PlanError:  # several columns, or a table
-            other = True
-        return not other or self.pusher.is_of_variable(chain, where)
+            return self.scope.near(chain, where) is not None
+        except PlanError:  # `near` refuses a name of several columns, and a table's
+            return True
 
     def _refuse(self, node: exp.Expr, message: str) -> None:
+        """Raise PlanError with this message, and the hint to name the columns."""
         raise plan_error(message, self.pusher.sql, node, "name the columns")
 
     def _subquery(self, node: exp.Query) -> exp.Expr:
+        """Return the subquery in the form for its client, which CLIENT_MARK names. A subquery that
+        reads no table has no mark. Raise PlanError for several clients.
+        """
         clients = self.pusher.clients(node, self.known)
         parties = tuple(dict.fromkeys(c.party for c in clients))
         if len(parties) > 1:
