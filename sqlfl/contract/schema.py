@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -166,9 +167,9 @@ class FittedStep:
         return ("category" if self.function == "quantile_bucketize" else self.of), 1
 
     @property
-    def merges(self) -> bool:
-        """Return True if it needs summaries that parts of the rows report: ranges, means, or points
-        of a distribution."""
+    def needs_summaries(self) -> bool:
+        """True if it is fitted to summaries that each client reports of its rows: ranges, means, or
+        points of a distribution."""
         return self.function in (*ENDS, AUTO) or self.value == "mean"
 
 
@@ -190,15 +191,16 @@ class FeatureSpecification:
     """'numeric', 'boolean', 'array' or 'category'."""
     width: int = 1
     made: Made | None = field(default=None, metadata=LEFT_OUT)
-    """None where it is a column of the query as it is."""
+    """Its derivation by TRANSFORM; None for a column of the query as it is."""
     shrunken: bool = field(default=False, metadata=LEFT_OUT)
-    """`auto` made it: its curve, its categories and its missing indicator have strengths of their
-    own."""
+    """True if `auto` made it: its curve, its categories and its missing indicator then have
+    strengths of their own."""
     partner: bool = field(default=False, metadata=LEFT_OUT)
-    """Its categories tell rows of which no other feature that it is made of has a value."""
+    """True if its two categories mark rows in which all columns that it is made of are NULL, as in
+    rows without a partner, and other rows."""
     pairs: int = field(default=0, metadata=LEFT_OUT)
-    """Pairs of features of its table that are added at most, of which it may be in some; 0 where it
-    is in none."""
+    """Maximum number of pairs of features that `auto` adds for its table, if it may be part of one;
+    else 0."""
 
     @property
     def step(self) -> FittedStep | None:
@@ -211,7 +213,7 @@ class FeatureSpecification:
 
     @property
     def frequent_values(self) -> bool:
-        """Its categories are the numbers that `auto` gives a weight of their own."""
+        """True if its categories are the numbers that `auto` gives a weight of their own."""
         return self.kind == "category" and self.step is not None and self.step.function == AUTO
 
     @property
@@ -310,10 +312,11 @@ class SlotSpecification:
     (sqlfl.aggregation).
     """
     folds: int = field(default=0, metadata=LEFT_OUT)
-    """Of all slots of a run that trains several times, over the same rows: into so many parts rows
-    are drawn, 1 for `split` alone. What rows count, and the start, may come again then."""
+    """Number of folds into which rows are drawn, for all slots of a run that trains several times
+    over the same rows; 1 if it draws `split` alone, 0 for a run that trains once. A positive number
+    also lets weights of rows, and the start of training, be sent again."""
     offset: bool = field(default=False, metadata=LEFT_OUT)
-    """The fragments have a column of offsets."""
+    """True if the fragments have a column of offsets."""
     masked_predictions: bool = field(default=False, metadata=LEFT_OUT)
     """True, for all slots of a run, if predictions of joined rows leave under masks that cancel in
     the sum over all slots.
@@ -495,26 +498,41 @@ def told_type(text: str) -> str:
     return text
 
 
+_QUOTED = re.compile(r"""\"(?:[^"]|"")*\"|'(?:[^']|'')*'""")
+"""A name or a text in quotes, as in STRUCT("a b" INTEGER) and ENUM('x')."""
+_TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_ ,()\[\]]*")
+"""The characters of a type whose quoted parts are replaced by a letter."""
+_MISPLACED = re.compile(r"\d{10}|(?<!\w)\(|\[(?!\d{0,9}\])|(?<![\[\d])\]")
+"""A part that no type has: a number of ten digits, a round bracket that follows no word, or square
+brackets around anything but a short number or nothing."""
+_ROUND_BRACKETS = re.compile(r"[()]")
+
+
 def check_type(text: str) -> None:
     """Raise ValueError for a text that is not written as DuckDB writes types: words, numbers,
     brackets, and names in quotes. It does not check that the type exists.
     """
-    bare = _QUOTED.sub("q", text)
+    bare = _QUOTED.sub("q", text)  # quotes may contain any character
     if (
         len(text) > MAX_TYPE_CHARACTERS
         or text[:1] == "'"
         or not _TYPE.fullmatch(bare)
-        or _ODD.search(bare)
+        or _MISPLACED.search(bare)
     ):
         raise ValueError(f"{text!r:.60} is no type")
+    if _bracket_depth(bare) + bare.count("[") > DEEPEST:
+        raise ValueError(f"{text!r:.60} is no type: its brackets do not match, or are too many")
+
+
+def _bracket_depth(bare: str) -> float:
+    """Return how deep the round brackets are nested; infinity if they do not match."""
     depth = deepest = 0
-    for bracket in _BRACKETS.findall(bare):
+    for bracket in _ROUND_BRACKETS.findall(bare):
         depth += 1 if bracket == "(" else -1
         deepest = max(deepest, depth)
         if depth < 0:
-            break
-    if depth or deepest + bare.count("[") > DEEPEST:
-        raise ValueError(f"{text!r:.60} is no type: its brackets do not match, or are too many")
+            return math.inf
+    return math.inf if depth else deepest
 
 
 KINDS = ("numeric", "boolean", "array", "category")
@@ -525,8 +543,3 @@ MAX_FOLDS = 50
 """Maximum number of parts that rows are drawn into."""
 MAX_FRAGMENT_NUMBER = 2**16 - 1
 MAX_TYPE_CHARACTERS = 1 << 16
-_QUOTED = re.compile(r"""\"(?:[^"]|"")*\"|'(?:[^']|'')*'""")
-_TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_ ,()\[\]]*")
-_ODD = re.compile(r"\d{10}|(?<!\w)\(|\[(?!\d{0,9}\])|(?<![\[\d])\]")
-"""Numbers of many digits, brackets after nothing, and square brackets around more than a number."""
-_BRACKETS = re.compile(r"[()]")

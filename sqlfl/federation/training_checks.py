@@ -217,7 +217,7 @@ def check_fitted(
 def _apart(slot: Slot, feature: Feature, options: TrainingOptions) -> str:
     """Why it cannot be fitted to rows of several databases; empty where it can."""
     step = None if feature.made is None else feature.made.step
-    if step is not None and not step.merges:
+    if step is not None and not step.needs_summaries:
         return ": it does not follow from what each of them could tell"
     if slot.databases != slot.clients:
         return ", which their party combines: that is not built"

@@ -324,7 +324,7 @@ class Disclosed:
 def fitted_by(item: SlotSpecification) -> set[str]:
     """Return the functions of TRANSFORM for which parts of a slot's rows send `Ranges`."""
     steps = (feature.step for feature in item.features)
-    return {step.function for step in steps if step is not None and step.merges}
+    return {step.function for step in steps if step is not None and step.needs_summaries}
 
 
 def _columns(item: SlotSpecification) -> float:

@@ -222,7 +222,7 @@ def own_range(
     """(3,): least and greatest value, or the mean twice, of rows that count; and Σ counts of those
     that have one. All 0 where there is none. Raises ModelError for infinite values."""
     step = _step(feature)
-    if isinstance(values, Categories) or not step.merges:
+    if isinstance(values, Categories) or not step.needs_summaries:
         raise InternalError(f"{step.function} does not follow from what parts of the rows tell")
     _check_finite(feature, values)
     known = ~np.isnan(values) & (counts > 0)
