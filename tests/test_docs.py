@@ -15,6 +15,7 @@ import duckdb
 import pytest
 
 import sqlfl
+from sqlfl.contract.methods import methods
 from sqlfl.contract.transforms import COLUMN, FUNCTIONS
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.diagnostics import (
@@ -253,6 +254,19 @@ def test_options_are_documented() -> None:
     page = (ROOT / "docs" / "options.md").read_text()
     table, _, _ = page[page.index("| option |") :].partition("\n\n")
     assert f"{table}\n" == options_markdown()
+
+
+def test_options_of_each_algorithm_are_listed() -> None:
+    """The list by algorithm agrees with the column "applies to" of the table of options."""
+    before, _, _ = (ROOT / "docs" / "options.md").read_text().partition("| option |")
+    listed = {
+        algorithm: set(re.findall(r"`([a-z_0-9]+)`", names))
+        for algorithm, names in re.findall(r"^- `([a-z_]+)`: (.*)$", before, re.M)
+    }
+    rows = re.findall(r"^\| `([a-z_0-9]+)` \|(?:[^|]*\|){2}([^|]*)\|", options_markdown(), re.M)
+    assert set(listed) == set(methods())
+    for algorithm, names in listed.items():
+        assert names == {name for name, applies in rows if algorithm in applies}
 
 
 @pytest.mark.parametrize("name", MODULES)
