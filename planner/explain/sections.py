@@ -402,10 +402,12 @@ def sentences(plan: FederatedPlan, verdicts: Verdicts) -> Iterator[str]:
     """Yield the verdicts as sentences; none if no owner has a policy."""
     groups: dict[str, list[str]] = {}
     for client, client_verdicts in verdicts.items():
-        for text in [_sentence(plan, item) for item in client_verdicts] or ["allows it"]:
+        decided = [_sentence(plan, item) for item in client_verdicts if item.state != ALLOWED]
+        notes = [item.what for item in client_verdicts if item.state == ALLOWED]
+        for text in (*(decided or ["the owner allows it"]), *notes):
             groups.setdefault(text, []).append(str(client))
     for text, clients in groups.items():
-        yield f"{several(clients)}: the owner {text}."
+        yield f"{several(clients)}: {text}."
     if groups:
         yield LATER
 
@@ -414,7 +416,9 @@ def _sentence(plan: FederatedPlan, item: Verdict) -> str:
     names = {slot.index: slot.name for slot in plan.ucq.slots}
     of = f" of {names[item.slot]}" if item.slot in names else ""
     data = f"{item.what or 'all'}{of}" if item.what or of else "it"
-    return f"{'refuses' if item.state == REFUSED else 'decides about'} {data}: {item.rule}"
+    return (
+        f"the owner {'refuses' if item.state == REFUSED else 'decides about'} {data}: {item.rule}"
+    )
 
 
 def _allowed(client: Client) -> tuple[str, ...]:

@@ -136,6 +136,9 @@ def test_moments_are_charged_and_end_at_the_budget(
     assert booked(clinic) == [("features", "spent"), ("labels", "spent")]
     assert spent(clinic) == pytest.approx(3.0, rel=1e-4)
     before = booked(clinic)
+    said = " ".join(str(fed.explain(text)).split())
+    assert "clinic/0: the owner allows it. - clinic/0: epsilon of main.patients: 3 of 10 is" in said
+    assert "after this run. -" in said
     with pytest.raises(PolicyError, match="this run would pass it"):
         fed.sql(text.replace("epsilon = 2", "epsilon = 9"))
     assert booked(clinic) == before
