@@ -40,7 +40,7 @@ from sqlfl.planner.query.equalities import (
     equality,
 )
 from sqlfl.planner.query.existence import ExistenceParter
-from sqlfl.planner.query.groups import is_grouped, outermost_aggregates
+from sqlfl.planner.query.groups import is_grouped, is_of_rows, outermost_aggregates
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.memberships import Membership, memberships
 from sqlfl.planner.query.push import INSTEAD_OF_IN, INSTEAD_OF_NOT_IN, OF_ONE_PARTY, Pusher
@@ -410,6 +410,15 @@ class CorrelatedAggregates:
 
     def _of_several(self, grouped: _Grouped) -> PlanError:
         party = grouped.clients[0].party
+        if grouped.lookup:
+            return plan_error(
+                f"a subquery over {party}, which has {len(grouped.clients)} databases, is a value "
+                "only of one table's rows as they are, without joins, groups and subqueries",
+                self._sql,
+                grouped.node,
+                f"join the rows instead: LEFT JOIN (SELECT key, max(x) AS x FROM {party}.u GROUP "
+                "BY key) AS u ON u.key = t.key",
+            )
         return plan_error(
             f"an aggregate over {party}, which has {len(grouped.clients)} databases, is taken of "
             "one table and of values of its rows, without joins and subqueries",
@@ -585,7 +594,7 @@ class CorrelatedAggregates:
         block: DraftBlock | None
         if len(grouped.clients) == 1:
             block = self._sources.whole(select, self._known, grouped.clients[0])
-        elif grouped.lookup and not select.args.get("joins"):
+        elif grouped.lookup and is_of_rows(select, self._known):
             block = self._sources.each(select, self._known, grouped.clients)
         elif is_grouped(select, self._known):
             block = self._sources.merged(select, self._known, grouped.clients)

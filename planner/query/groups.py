@@ -212,14 +212,14 @@ def is_grouped(select: exp.Expr, known: Environment) -> bool:
         and set(_given(group)) == {"expressions"}
         and not any(isinstance(node, _SETS) for node in group.expressions)
     )
-    return plain and given <= {*_GROUPED, "joins"} and _is_of_rows(select, known, grouped=True)
+    return plain and given <= {*_GROUPED, "joins"} and is_of_rows(select, known, grouped=True)
 
 
 def _given(node: exp.Expr) -> list[str]:
     return [key for key, value in node.args.items() if value]
 
 
-def _is_of_rows(query: exp.Expr, known: Environment, *, grouped: bool = False) -> bool:
+def is_of_rows(query: exp.Expr, known: Environment, *, grouped: bool = False) -> bool:
     """Return whether the query over several databases has the rows that it has over each: it reads
     one table, and evaluates rows one by one.
     """
@@ -254,15 +254,15 @@ def _has_rows_of_table(item: exp.Expr, ctes: dict[str, exp.Expr], known: Environ
     if not {*_given(item)} <= {"this", "alias", "db", "catalog", "pivots"}:
         return False
     if isinstance(item, exp.Subquery):
-        return _is_of_rows(item.this, known)
+        return is_of_rows(item.this, known)
     if not isinstance(item, exp.Table) or isinstance(item.this, exp.Func):
         return False
     if item.db:
         return True
     if item.name.lower() in ctes:
-        return _is_of_rows(ctes[item.name.lower()], known)
+        return is_of_rows(ctes[item.name.lower()], known)
     cte = known.get(item.name.lower())
-    return cte is not None and not cte.calls_itself and _is_of_rows(cte.query, cte.environment)
+    return cte is not None and not cte.calls_itself and is_of_rows(cte.query, cte.environment)
 
 
 def over_groups(select: exp.Select, sql: str, columns: frozenset[str] | None = None) -> exp.Select:

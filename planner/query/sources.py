@@ -15,7 +15,7 @@ from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.grammar.trees import nodes, plan_error, span_of
 from sqlfl.planner.query.columns import distinct, with_column_aliases
-from sqlfl.planner.query.ctes import Environment
+from sqlfl.planner.query.ctes import Environment, tables_of
 from sqlfl.planner.query.groups import WrittenPivot, over_groups, with_tests
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.names import CatalogTables
@@ -192,6 +192,7 @@ class Sources:
                         query,
                         "CAST the columns in the subquery, to a number, a text or a date",
                     )
+        self._refuse_order(query, known, parts)
         return self._block(query, parts)
 
     def without_pivot(self, node: exp.Expr, known: Environment) -> exp.Select | None:
@@ -242,7 +243,28 @@ class Sources:
             parts.append((client, local, self._described(query, client, local)))
         if len({tuple(folded(c.name) for c in own) for _, _, own in parts}) > 1:
             return None
+        self._refuse_order(query, known, parts)
         return self._block(query, parts)
+
+    def _refuse_order(
+        self,
+        query: exp.Query,
+        known: Environment,
+        parts: Sequence[tuple[Client, exp.Query, tuple[Column, ...]]],
+    ) -> None:
+        """Refuse new names for columns by their order, if databases have them in another order."""
+        renamed = any(a.columns for _, local, _ in parts for a in local.find_all(exp.TableAlias))
+        clients = [client for client, _, _ in parts]
+        for table in _tables(query, known) if renamed else ():
+            columns = (self.tables.table(table, client).columns for client in clients)
+            if len({tuple(folded(column.name) for column in own) for own in columns}) > 1:
+                raise plan_error(
+                    f"columns get other names by their order, and databases of {clients[0].party} "
+                    f"have those of {table.name} in another order",
+                    self.sql,
+                    query,
+                    "name them in a derived table: FROM (SELECT a AS b FROM party.table) AS t",
+                )
 
     def _columns_of(self, select: exp.Select) -> frozenset[str] | None:
         """Return the columns of the party's table that is the FROM of a query, in lower case."""
@@ -336,6 +358,15 @@ def _move_ctes(outer: exp.Query, inner: exp.Query) -> None:
     recursive = any(node.args.get("recursive") for node in (with_, own) if node is not None)
     outer.set("with_", None)
     inner.set("with_", exp.With(expressions=ctes, recursive=recursive or None))
+
+
+def _tables(query: exp.Expr, known: Environment) -> Iterator[exp.Table]:
+    """Yield the parties' tables that a query reads, with those of CTEs."""
+    for table, cte in tables_of(query, known):
+        if cte is not None:
+            yield from _tables(cte.query, cte.environment)
+        elif table.db:
+            yield table
 
 
 def _hidden(holders: list[tuple[Client, Table]]) -> tuple[str, ...]:

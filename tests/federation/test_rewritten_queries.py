@@ -76,10 +76,18 @@ def test_one_row_leaves_for_each_key(database: Open) -> None:
 BEDS = "(SELECT w.beds FROM town.wards w WHERE w.ward = v.ward)"
 
 
-@pytest.mark.parametrize("where", ["", f"WHERE {BEDS} > 0"], ids=["feature", "condition"])
-def test_a_value_is_of_one_row(where: str, database: Open) -> None:
-    """A second row with a key that joins nothing is no error, and one whose key joins is."""
-    feature = "v.days" if where else f"{BEDS} AS beds"
+@pytest.mark.parametrize(
+    ("feature", "where"),
+    [
+        (f"{BEDS} AS beds", ""),
+        ("v.days", f"WHERE {BEDS} > 0"),
+        (f"{BEDS} AS b", f"WHERE {BEDS} > 0"),
+    ],
+    ids=["feature", "condition", "both"],
+)
+def test_a_value_is_of_one_row(feature: str, where: str, database: Open) -> None:
+    """A second row with a key that joins nothing is no error. One whose key joins is, also if the
+    condition drops it."""
     text = train_sql(
         "m", "linear_regression", "label", f"SELECT v.label, {feature} FROM clinic.visits v {where}"
     )
@@ -89,11 +97,50 @@ def test_a_value_is_of_one_row(where: str, database: Open) -> None:
         fed.sql(text)
         fed.sql(f"EXPLAIN ANALYZE {text.replace('TRAIN', 'TRAIN OR REPLACE', 1)}")
         for con in parties["town"]:
-            con.execute("INSERT INTO wards (ward, beds) SELECT ward, beds FROM wards")
+            con.execute("INSERT INTO wards (ward, beds) SELECT ward, -beds FROM wards")
         fed.sql("DROP MODEL m")
         with pytest.raises(sqlfl.ModelError, match="several rows of w have the key of one row"):
             fed.sql(text)
         assert not fed.sql("SHOW MODELS").arrow().num_rows
+
+
+GROUPS = "SELECT ward, count(*) AS beds FROM town.wards GROUP BY ward"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (f"({GROUPS}) w WHERE w.ward = v.ward", "a value only of one table's rows"),
+        (
+            "(SELECT w.* FROM town.wards w JOIN town.wards x USING (ward)) w WHERE w.ward = v.ward",
+            "a value only of one table's rows",
+        ),
+        ("town.wards w(ward, beds) WHERE w.ward = v.ward", "those of wards in another order"),
+        (
+            "(WITH q(ward, beds) AS (FROM town.wards) SELECT * FROM q) w WHERE w.ward = v.ward",
+            "those of wards in another order",
+        ),
+    ],
+    ids=["groups", "a join", "a table", "a CTE"],
+)
+def test_a_value_over_several_databases_is_of_a_row_of_one_of_them(
+    rows: str, message: str, database: Open
+) -> None:
+    parties, _ = parties_of(database, 2)
+    parties["town"][1].execute("CREATE OR REPLACE TABLE wards AS SELECT beds, ward FROM wards")
+    query = f"SELECT v.label, (SELECT w.beds FROM {rows}) AS beds FROM clinic.visits v"
+    with tapped(parties) as (fed, _), pytest.raises(sqlfl.PlanError, match=message):
+        fed.sql(train_sql("m", "linear_regression", "label", query))
+
+
+def test_groups_over_several_databases_name_columns_by_one_order(database: Open) -> None:
+    """A database whose columns stand in another order would group by another column."""
+    parties, _ = parties_of(database, 2)
+    parties["town"][1].execute("CREATE OR REPLACE TABLE wards AS SELECT beds, ward FROM wards")
+    query = """SELECT v.label, (SELECT sum(w.b) FROM town.wards w(a, b) WHERE w.a = v.ward) AS beds
+        FROM clinic.visits v"""
+    with tapped(parties) as (fed, _), pytest.raises(sqlfl.PlanError, match="in another order"):
+        fed.sql(train_sql("m", "linear_regression", "label", query))
 
 
 OWN = """CREATE TABLE own AS SELECT i AS pid, 'w' || i % 4 AS ward, cos(i) AS crp, sin(2 * i) AS y

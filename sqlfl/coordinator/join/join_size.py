@@ -164,24 +164,31 @@ def check_single(
 def check_lookups(ucq: Ucq, codes: Mapping[int, SlotCodes], counts: Callable[[int], Array]) -> None:
     """Check the slots of subqueries that are values (`LeftJoin.lookup`). `counts` gives how often
     each row of a mapped slot is joined. Raise ModelError where several rows of a subquery have the
-    keys of one row outside.
+    keys of one row outside. A condition on the value may have dropped some of these rows.
     """
     for block in ucq.blocks:
         members = dict(block.members)
 
-        def taking_part(slot: int, fragments: Sequence[int]) -> Array:
+        def joined(slot: int, fragments: Sequence[int]) -> Array:
             rows = codes[slot].among(fragments)
             return rows & (counts(slot) > 0) if slot in ucq.mapped else rows
 
         for left in (each for each in _each(block.lefts) if each.lookup):
             (index,) = left.slots
             own = codes[index].keys
-            rows = taking_part(index, members[index])
-            if index not in ucq.mapped:  # a condition alone reads it
+            rows = codes[index].among(members[index])
+            for join in left.on:
+                rows &= own[join.key] >= 0
+            if index in ucq.mapped:
+                used = joined(index, members[index])
+                one, other = (own[left.on[0].key][chosen] for chosen in (rows, used))
+                for join in left.on[1:]:
+                    one, other = paired(one, other, own[join.key][rows], own[join.key][used])
+                rows[rows] = np.isin(one, other)
+            else:  # a condition alone reads it
                 for join in left.on:
-                    outside = taking_part(join.left, members[join.left])
+                    outside = joined(join.left, members[join.left])
                     rows &= np.isin(own[join.key], codes[join.left].keys[join.key][outside])
-                    rows &= own[join.key] >= 0
             if len(_repeats([own[join.key][rows] for join in left.on])):
                 name = ucq.slots[index].name
                 raise ModelError(
