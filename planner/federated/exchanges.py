@@ -22,7 +22,7 @@ from sqlfl.options.training import Options, TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
 from sqlfl.planner.federated import sizes as sym
 from sqlfl.planner.federated.into import Into
-from sqlfl.planner.federated.sizes import Content, Size, Symbol, size
+from sqlfl.planner.federated.sizes import Content, Size, Symbol, as_size
 from sqlfl.planner.query.ucq import Slot, Ucq
 from sqlfl.privacy.protection import UNPROTECTED, Protection
 
@@ -231,7 +231,7 @@ class RequestReply:
 def exchange(phase: str, times: Size | int, calls: list[RequestReply]) -> Exchange:
     """Make an exchange: all requests, then all replies."""
     sends = [call.send(direction) for direction in (DOWN, UP) for call in calls]
-    return Exchange(phase, size(times), tuple(sends))
+    return Exchange(phase, as_size(times), tuple(sends))
 
 
 def disclosures(

@@ -10,7 +10,7 @@ from sqlfl.contract.schema import Client
 from sqlfl.contract.transforms import COARSE_SIDE, FINE_SIDE
 from sqlfl.planner.federated import sizes as sym
 from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
-from sqlfl.planner.federated.sizes import Content, Size, Told, content
+from sqlfl.planner.federated.sizes import Content, FieldValue, Size, content
 from sqlfl.planner.query.ucq import Slot
 
 PENALTY = 1
@@ -100,8 +100,11 @@ def pairs(run: Run) -> list[Exchange]:
     for slot in run.shrunken:
         if not slot.pairs or slot not in shared(run):
             continue
-        coarse: dict[str, Told] = {"cells": COARSE_SIDE**2 * slot.crossings, "outputs": sym.OUTPUTS}
-        fine: dict[str, Told] = {"pairs": slot.pairs, "cells": FINE_SIDE**2}
+        coarse: dict[str, FieldValue] = {
+            "cells": COARSE_SIDE**2 * slot.crossings,
+            "outputs": sym.OUTPUTS,
+        }
+        fine: dict[str, FieldValue] = {"pairs": slot.pairs, "cells": FINE_SIDE**2}
         for client in slot.clients:
             steps = (
                 (content(ms.SendCells), content(ms.Cells, **coarse)),

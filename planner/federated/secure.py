@@ -23,6 +23,8 @@ LIMBS, EXACT_LIMBS = 2, 16
 """Limbs of masked numbers, and of masked statistics: as in sqlfl.aggregation.fixed_point, which the
 planner does not load.
 """
+DIAGONAL = "diagonal_gram"
+"""As in sqlfl.aggregation.summands: second moments with only the diagonal of one-hot columns."""
 PHASE = "secure sums"
 
 
@@ -31,12 +33,12 @@ def secured(run: Run, exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
     clients.
     """
     slots = _slots(run)
-    exchanges_: list[Exchange] = []
+    masked: list[Exchange] = []
     for item in exchanges:
-        exchanges_ += _masked(run, item, slots)
+        masked += _masked(run, item, slots)
         if item.phase == "snapshot" and slots:
-            exchanges_ += _keys(list(slots.values()))
-    return tuple(exchanges_)
+            masked += _keys(list(slots.values()))
+    return tuple(masked)
 
 
 def secret_kinds(run: Run) -> frozenset[str]:
@@ -49,6 +51,7 @@ def secret_kinds(run: Run) -> frozenset[str]:
 
 
 def _slots(run: Run) -> dict[int, Slot]:
+    """Return the slots of several clients that use secure sums, by index."""
     return {
         slot.index: slot
         for slot in run.towers
@@ -57,17 +60,20 @@ def _slots(run: Run) -> dict[int, Slot]:
 
 
 def _keys(slots: list[Slot]) -> list[Exchange]:
+    """Return the exchanges of the clients' public keys, and then of all keys of a slot."""
     key_exchanges = [
         RequestReply(client, slot.index, content(ms.SendPublicKey), content(ms.PublicKey))
         for slot in slots
         for client in slot.clients
     ]
-    told = []
+    peer_exchanges = []
     for slot in slots:
         names = tuple(str(client) for client in slot.clients)
         request = content(ms.SetPeers, clients=names, peers=len(names))
-        told += [RequestReply(c, slot.index, request, content(ms.Ready)) for c in slot.clients]
-    return [exchange(PHASE, 1, key_exchanges), exchange(PHASE, 1, told)]
+        peer_exchanges += [
+            RequestReply(c, slot.index, request, content(ms.Ready)) for c in slot.clients
+        ]
+    return [exchange(PHASE, 1, key_exchanges), exchange(PHASE, 1, peer_exchanges)]
 
 
 def _masked(run: Run, item: Exchange, slots: dict[int, Slot]) -> list[Exchange]:
@@ -84,42 +90,46 @@ def _masked(run: Run, item: Exchange, slots: dict[int, Slot]) -> list[Exchange]:
             sends.append(_replaced(send, vocabulary))
             statistics += [slot] if slot not in statistics else []
             continue
-        sends.append(_replaced(send, _content(run, send, slot)))
+        sends.append(_replaced(send, _masked_content(run, send, slot)))
     whole = replace(item, sends=tuple(sends))
     return [whole, *([_statistics(run, item, statistics)] if statistics else [])]
 
 
 _MASKED = (ms.PartialGradient.kind, ms.Gram.kind, ms.Statistics.kind)
+"""Kinds of messages that leave under masks."""
 
 
-def _replaced(send: Send, content_: Content) -> Send:
-    amount = content_.amount
-    return replace(
-        send, kind=content_.kind, what=content_.words, count=amount.count, bytes=amount.bytes
-    )
+def _replaced(send: Send, new: Content) -> Send:
+    """Return the message with another content."""
+    amount = new.amount
+    return replace(send, kind=new.kind, what=new.words, count=amount.count, bytes=amount.bytes)
 
 
-def _content(run: Run, send: Send, slot: Slot) -> Content:
+def _masked_content(run: Run, send: Send, slot: Slot) -> Content:
+    """Return the content of a gradient or of second moments under masks."""
+    words = f"{send.what}, masked"
     if send.kind == ms.PartialGradient.kind:
-        return _of(send.kind, f"{send.what}, masked", 2, send.count, LIMBS)
+        return _masked_numbers(send.kind, words, 2, send.count, LIMBS)
     p, q = sym.of_slot("numeric", slot), sym.of_slot("onehot", slot)
-    # of several category features, pairs of categories leave where moments are all that does
-    several = sum(feature.kind == CATEGORY for feature in slot.features) > 1
-    narrow = bool(run.protection.features) and not (several and _solved(run))
-    pairs = q if narrow else sym.of_slot("pairs", slot)
-    numbers = p * p + p * q + pairs + p + q + 1
-    return _of("diagonal_gram" if narrow else send.kind, f"{send.what}, masked", 2, numbers, LIMBS)
+    # Without noise, moments of all pairs of one-hot columns leave. With noise, only the diagonal
+    # does, unless noised moments are all that leaves of several category features: then training
+    # also needs the pairs of their categories.
+    several_categories = sum(feature.kind == CATEGORY for feature in slot.features) > 1
+    is_solved_from_moments = isinstance(run.protection.features, NoisedMoments)
+    has_pairs = not run.protection.features or (several_categories and is_solved_from_moments)
+    one_hot = sym.of_slot("pairs", slot) if has_pairs else q
+    # numeric by numeric, numeric by one-hot, one-hot by one-hot; sums of the columns; the weight
+    numbers = p * p + p * q + one_hot + p + q + 1
+    return _masked_numbers(send.kind if has_pairs else DIAGONAL, words, 2, numbers, LIMBS)
 
 
-def _solved(run: Run) -> bool:
-    return isinstance(run.protection.features, NoisedMoments)
-
-
-def _of(kind: str, what: str, axes: Size | int, numbers: Size, limbs: int) -> Content:
-    return content(ms.Masked, what, of=kind, axes=axes, numbers=numbers, limbs=limbs)
+def _masked_numbers(kind: str, words: str, axes: Size | int, numbers: Size, limbs: int) -> Content:
+    """Return the content of masked numbers in place of a message of `kind`."""
+    return content(ms.Masked, words, of=kind, axes=axes, numbers=numbers, limbs=limbs)
 
 
 def _statistics(run: Run, item: Exchange, slots: list[Slot]) -> Exchange:
+    """Return the exchange of masked statistics, once the vocabularies of all clients are known."""
     calls = []
     for slot in slots:
         sizes = encoded(run, slot, None)
@@ -130,18 +140,20 @@ def _statistics(run: Run, item: Exchange, slots: list[Slot]) -> Exchange:
             3 * _total(sizes["numeric"]) + _total(sizes["features"]) + _total(sizes["entries"])
         )
         axes = 2 + _total(sizes["categories"])
-        what = "weighted sums of values and their squares, missing values and categories, masked"
-        what = f"noised {what}" if bounded else what
-        reply = _of(kind, what, axes, numbers, EXACT_LIMBS)
+        words = "weighted sums of values and their squares, missing values and categories, masked"
+        words = f"noised {words}" if bounded else words
+        reply = _masked_numbers(kind, words, axes, numbers, EXACT_LIMBS)
         request = content(ms.SendStatistics, **_categories(run, slot, None))
         calls += [RequestReply(client, slot.index, request, reply) for client in slot.clients]
     return exchange(item.phase, 1, calls)
 
 
-def _total(told: int | tuple[Size, ...]) -> Size:
-    return sum(told, Size()) if isinstance(told, tuple) else Size(told)
+def _total(sizes: int | tuple[Size, ...]) -> Size:
+    """Return the number, or the sum of the sizes of all items."""
+    return sum(sizes, Size()) if isinstance(sizes, tuple) else Size(sizes)
 
 
 def _categories(run: Run, slot: Slot, client: Client | None) -> dict[str, int | tuple[Size, ...]]:
+    """Return the sizes of the vocabularies of one client, or of all together for None."""
     sizes = encoded(run, slot, client)
     return {name: sizes[name] for name in ("categories", "entries")}

@@ -3,6 +3,9 @@
 A formula is a polynomial with integer coefficients. A test, or an auditor, evaluates it by the
 symbols of a plan: `role` names the quantity; `slot`, `client` and `part` name its place. `phases`
 says which messages are exchanged.
+
+`Size` is such a formula. `forms.Size` is the name that a message's form gives to a length, and
+`content` takes a formula for it.
 """
 
 from __future__ import annotations
@@ -71,28 +74,28 @@ class Size:
         return tuple(self._terms.items())
 
     def evaluate(self, bindings: Mapping[str, Number]) -> int:
-        """The value where each symbol's name has the value given in `bindings`.
+        """Return the value of the formula; `bindings` has the values of symbols by their names.
 
-        Averages may be bound to fractions. Raises InternalError for a symbol without a value,
-        and where the result is not a whole number.
+        Averages may be bound to fractions. Raise InternalError for a symbol without a value, and
+        for a result that is not a whole number.
         """
-        total = Fraction(0)
+        value = Fraction(0)
         for monomial, coefficient in self._terms.items():
             product = Fraction(coefficient)
             for symbol in monomial:
                 if symbol.name not in bindings:
                     raise InternalError(f"no value for {symbol.name} in {self}")
                 product *= Fraction(bindings[symbol.name])
-            total += product
-        if total.denominator != 1:
-            raise InternalError(f"{self} is {total}: not a whole number")
-        return int(total)
+            value += product
+        if value.denominator != 1:
+            raise InternalError(f"{self} is {value}: not a whole number")
+        return int(value)
 
     def __add__(self, other: Size | Symbol | int) -> Size:
         return total((self, other))
 
     def __mul__(self, other: Size | Symbol | int) -> Size:
-        other = size(other)
+        other = as_size(other)
         if self._terms == _UNIT:
             return other
         if other._terms == _UNIT:
@@ -111,7 +114,7 @@ class Size:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (int, Symbol)):
-            return self._terms == size(other)._terms
+            return self._terms == as_size(other)._terms
         return isinstance(other, Size) and self._terms == other._terms
 
     def __hash__(self) -> int:
@@ -135,23 +138,27 @@ class Size:
 _UNIT: dict[Monomial, int] = {(): 1}
 
 
-def size(value: Size | Symbol | int) -> Size:
+def as_size(value: Size | Symbol | int) -> Size:
+    """Return the formula that is this formula, symbol or number."""
     return value if isinstance(value, Size) else Size(value)
 
 
 def total(values: Iterable[Size | Symbol | int]) -> Size:
+    """Return the sum of the formulas; 0 for none."""
     terms: dict[Monomial, int] = {}
     for value in values:
-        for monomial, coefficient in size(value).terms:
+        for monomial, coefficient in as_size(value).terms:
             terms[monomial] = terms.get(monomial, 0) + coefficient
     return Size(terms)
 
 
 def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
+    """Return the sort key of a term: the highest degree first, then by names."""
     return -len(monomial), tuple(symbol.name for symbol in monomial)
 
 
 def _product(monomial: Monomial, coefficient: int) -> str:
+    """Return the text of a term, as `2·a·b^2`; a coefficient of 1 is left out before symbols."""
     factors = [] if coefficient == 1 and monomial else [str(coefficient)]
     for symbol in dict.fromkeys(monomial):
         power = monomial.count(symbol)
@@ -341,23 +348,23 @@ PROBES = Size(Symbol("P", "probes"))
 
 
 def of_client(
-    role: str, slot: Slot, client: Client, part: int | None = None, what: str = ""
+    role: str, slot: Slot, client: Client, part: int | None = None, part_name: str = ""
 ) -> Size:
-    """Return the quantity `role` of one client's rows of a slot; `what` names the part."""
+    """Return the quantity `role` of one client's rows of a slot, or of a part of it."""
     letter = ROLES[role][0].partition("[")[0]
-    place = f"{slot.name}@{client}{'.' if what else ''}{what}"
+    place = f"{slot.name}@{client}{'.' if part_name else ''}{part_name}"
     return Size(Symbol(f"{letter}[{place}]", role, slot.index, client, part))
 
 
-def of_slot(role: str, slot: Slot, part: int | None = None, what: str = "") -> Size:
-    """The quantity `role` of a whole slot."""
+def of_slot(role: str, slot: Slot, part: int | None = None, part_name: str = "") -> Size:
+    """Return the quantity `role` of a whole slot, or of a part of it."""
     letter = ROLES[role][0].partition("[")[0]
-    place = f"{slot.name}{'.' if what else ''}{what}"
+    place = f"{slot.name}{'.' if part_name else ''}{part_name}"
     return Size(Symbol(f"{letter}[{place}]", role, slot.index, None, part))
 
 
 def of_database(role: str, client: Client) -> Size:
-    """The quantity `role` of a client's database as a whole."""
+    """Return the quantity `role` of a client's database as a whole."""
     letter = ROLES[role][0].partition("[")[0]
     return Size(Symbol(f"{letter}[{client}]", role, None, client))
 
@@ -373,7 +380,7 @@ class Amount:
 NOTHING = Amount(Size(), Size())
 NUMBER = Amount(Size(1), Size(8))
 
-Told: TypeAlias = Amount | Size | int | str | tuple[Size, ...] | tuple[str, ...]
+FieldValue: TypeAlias = Amount | Size | int | str | tuple[Size, ...] | tuple[str, ...]
 """Values for the name of a size or a field. For a size: the number, or one for each item of a
 field, in order (`tags[k]`). For a field: a text or its UTF-8 bytes; texts; the type of an array
 with several; the bytes of columns; or its Amount, NOTHING if it is left out.
@@ -391,56 +398,69 @@ class Content:
     amount: Amount
 
 
-def content(kind: type[Message], words: str | None = None, /, **told: Told) -> Content:
+def content(kind: type[Message], words: str | None = None, /, **values: FieldValue) -> Content:
     """Return a message of this kind, by default with the words of its kind. Raise InternalError for
     a missing or an unknown size or field.
     """
-    return Content(kind.kind, kind.words if words is None else words, _Sizes(kind, told).amount())
+    return Content(
+        kind.kind, kind.words if words is None else words, _MessageValues(kind, values).amount()
+    )
 
 
-class _Sizes:
-    """The values for one message."""
+class _MessageValues:
+    """The values for the sizes and fields of one message. Its methods raise InternalError for a
+    missing value and for a value of the wrong type.
+    """
 
-    def __init__(self, kind: type[Message], told: dict[str, Told]) -> None:
+    def __init__(self, kind: type[Message], values: dict[str, FieldValue]) -> None:
         self._kind = kind
-        self._told = told
-        fields = {name for name, form in kind.forms().items() if _tells(told.get(name), form)}
+        self._values = values
+        forms_by_field = kind.forms().items()
+        fields = {name for name, form in forms_by_field if _is_field_value(values.get(name), form)}
         known = kind.sizes() | fields
-        if not told.keys() <= known:
-            raise self._error(f"has no {min(told.keys() - known)}")
+        if not values.keys() <= known:
+            raise self._error(f"has no {min(values.keys() - known)}")
 
     def amount(self) -> Amount:
-        return _sum(self._field(name, form) for name, form in self._kind.forms().items())
+        """Return the amount of the whole message."""
+        return _sum_of_amounts(self._field(name, form) for name, form in self._kind.forms().items())
 
     def _field(self, name: str, form: forms.Form) -> Amount:
-        told = self._told.get(name)
-        if isinstance(told, Amount):
-            return told
+        """Return the amount of one field."""
+        value = self._values.get(name)
+        if isinstance(value, Amount):
+            return value
         match form:
             case forms.Number():
                 return NUMBER
             case forms.Text():
-                return self._text(self._of(name))
+                return self._text(self._value(name))
             case forms.Texts():
-                texts = self._of(name)
+                texts = self._value(name)
                 if isinstance(texts, tuple):
-                    return _sum(map(self._text, texts))
+                    return _sum_of_amounts(map(self._text, texts))
                 raise self._error(f"has several texts as {name}, told is {texts}")
             case forms.Numbers():
-                return self._array(form, form.types[0] if len(form.types) == 1 else self._of(name))
+                kind = form.types[0] if len(form.types) == 1 else self._value(name)
+                return self._array(form, kind)
             case forms.Several():
-                items = range(self._number(form.count).evaluate({}))
-                return _sum(self._array(form.item, form.item.types[0], item) for item in items)
+                items = range(self._length(form.count).evaluate({}))
+                return _sum_of_amounts(
+                    self._array(form.item, form.item.types[0], item) for item in items
+                )
             case forms.Columns():
-                values = self._number(form.count) * self._number(form.rows)
-                return Amount(values, self._size(self._of(name), name))
+                count = self._length(form.count) * self._length(form.rows)
+                return Amount(count, self._formula(self._value(name), name))
 
-    def _text(self, told: Told) -> Amount:
-        length = len(told.encode()) if isinstance(told, str) else told
-        return Amount(Size(1), self._size(length, "text"))
+    def _text(self, value: FieldValue) -> Amount:
+        """Return the amount of a text, of which `value` is the text or its bytes."""
+        length = len(value.encode()) if isinstance(value, str) else value
+        return Amount(Size(1), self._formula(length, "text"))
 
-    def _array(self, form: forms.Numbers, kind: Told, item: int = 0) -> Amount:
-        """An axis of a fixed length is part of the value: of a tag, 16 bytes are one."""
+    def _array(self, form: forms.Numbers, kind: FieldValue, item: int = 0) -> Amount:
+        """Return the amount of an array of type `kind`. An axis of a fixed length is part of the
+        value: the 16 bytes of a tag count as one value.
+        """
         if kind not in form.types:
             raise self._error(f"has an array of {' or '.join(form.types)}, told is {kind}")
         count, width = Size(1), forms.item_bytes(str(kind))
@@ -448,45 +468,51 @@ class _Sizes:
             if isinstance(axis, int):
                 width *= axis
             else:
-                count = count * self._number(axis, item)
+                count = count * self._length(axis, item)
         return Amount(count, count * width)
 
-    def _number(self, name: forms.Size, item: int = 0) -> Size:
-        """Return the value of a size's name, in the field's item of this number."""
+    def _length(self, name: forms.Size, item: int = 0) -> Size:
+        """Return the length that the form names. A name that ends with ITEM has a length for each
+        item of its field; `item` is the item's index.
+        """
         if isinstance(name, int):
             return Size(name)
         if not name.endswith(forms.ITEM):
-            told = self._of(name)
-            if isinstance(told, Amount):  # for the number of these texts
-                return told.count
-            return self._size(len(told) if isinstance(told, tuple) else told, name)
-        several = self._of(name.removesuffix(forms.ITEM))
-        if not isinstance(several, tuple) or len(several) <= item:
+            value = self._value(name)
+            if isinstance(value, Amount):  # the field of these texts gives their number
+                return value.count
+            return self._formula(len(value) if isinstance(value, tuple) else value, name)
+        lengths = self._value(name.removesuffix(forms.ITEM))
+        if not isinstance(lengths, tuple) or len(lengths) <= item:
             raise self._error(f"has no {name} of item {item}")
-        return self._size(several[item], name)
+        return self._formula(lengths[item], name)
 
-    def _size(self, told: Told, name: str) -> Size:
-        if isinstance(told, (str, tuple, Amount)):
-            raise self._error(f"has a size {name}, told is {told!r:.40}")
-        return size(told)
+    def _formula(self, value: FieldValue, name: str) -> Size:
+        """Return the value of a size, which must be a number or a formula."""
+        if isinstance(value, (str, tuple, Amount)):
+            raise self._error(f"has a size {name}, told is {value!r:.40}")
+        return as_size(value)
 
-    def _of(self, name: str) -> Told:
-        if name not in self._told:
+    def _value(self, name: str) -> FieldValue:
+        """Return the value for a size or a field."""
+        if name not in self._values:
             raise self._error(f"is planned without its {name}")
-        return self._told[name]
+        return self._values[name]
 
-    def _error(self, what: str) -> InternalError:
-        return InternalError(f"message {self._kind.kind} {what}")
+    def _error(self, problem: str) -> InternalError:
+        """Return the error that the message has this problem."""
+        return InternalError(f"message {self._kind.kind} {problem}")
 
 
-def _sum(amounts: Iterable[Amount]) -> Amount:
+def _sum_of_amounts(amounts: Iterable[Amount]) -> Amount:
+    """Return the sum; an amount alone stays as it is."""
     several = [*amounts]
     if len(several) == 1:
         return several[0]
     return Amount(total(a.count for a in several), total(a.bytes for a in several))
 
 
-def _tells(told: Told | None, form: forms.Form) -> bool:
-    """Return whether the value is one of a field of this form."""
+def _is_field_value(value: FieldValue | None, form: forms.Form) -> bool:
+    """Return whether the value is one for a field of this form, not for a size of that name."""
     takes_texts = isinstance(form, (forms.Text, forms.Texts, forms.Columns))
-    return takes_texts or isinstance(told, (Amount, str))
+    return takes_texts or isinstance(value, (Amount, str))
