@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.methods import methods
-from sqlfl.contract.request import REFUSED, Request, Verdict
+from sqlfl.contract.request import CHECK, EVALUATE, PREDICT, REFUSED, TRAIN, Request, Verdict
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.governance.policies import Ruling
 from sqlfl.governance.scopes import ASK, Table
 from sqlfl.models.kinds import KINDS, kind_of, trains
 from sqlfl.options.policies import NEVER, TrainingPolicy, within
 
-CHECK, TRAIN = "check", "train"
-SCORING = ("evaluate", "predict")
+SCORING = (EVALUATE, PREDICT)
+"""Purposes of runs that score rows with a saved model."""
 SCORES = frozenset(
     kind.kind
     for kind in (
@@ -25,7 +25,7 @@ SCORES = frozenset(
     )
 )  # fmt: skip
 """Requests about a saved block over rows, which need a grant of PREDICT."""
-ONCE = frozenset(
+ANSWERED_ONCE = frozenset(
     kind.kind
     for kind in (
         ms.Prepare, ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendWeights, ms.SendOffsets,
@@ -48,22 +48,26 @@ def writes(request: Request) -> bool:
 
 
 def check_words(request: Request) -> None:
-    """Raise PolicyError for a request that calls itself by words of the coordinator's own: its
-    owner reads them.
+    """Raise PolicyError for an unknown purpose, kind of model or method: owners read these words,
+    and a coordinator could choose misleading ones.
     """
-    known = (*SCORING, TRAIN, CHECK), KINDS, ("", *methods())
-    told = request.purpose, request.kind, request.algorithm
-    if any(word not in words for word, words in zip(told, known, strict=True)):
+    if (
+        request.purpose not in (*SCORING, TRAIN, CHECK)
+        or request.kind not in KINDS
+        or request.algorithm not in ("", *methods())
+    ):
         raise PolicyError(
             "a run of a purpose, a kind of model or a method that sqlfl does not know"
         )
 
 
 def refusal(rule: str, hint: str = ASK) -> PolicyError:
+    """Return the error that the owner's policy has this rule."""
     return PolicyError(has(rule), hint=hint)
 
 
 def has(rule: str) -> str:
+    """Return the words that the owner's policy has this rule."""
     return f"its owner's policy has {rule}"
 
 
@@ -75,8 +79,12 @@ def refusals_of(
     rules: Mapping[int, TrainingPolicy],
     every: TrainingPolicy,
 ) -> tuple[Verdict, ...]:
-    """Return the refusals, with their rules; nothing for allowed data."""
-    refusals = [Verdict(ms.CLIENT, "", REFUSED, has(rule)) for rule in _of_all(request, every)]
+    """Return the refusals, with their rules; none for a run that the policies allow. `every` holds
+    for the run as a whole, `rules` by slot.
+    """
+    refusals = [
+        Verdict(ms.CLIENT, "", REFUSED, has(rule)) for rule in _broken_rules(request, every)
+    ]
     specified = {item.slot: item for item in slots}
     refusals += _of_another_kind(request, slots)
     for item in slots:
@@ -92,8 +100,8 @@ def refusals_of(
         if specification is None and asked.slot != ms.CLIENT:
             rule = "this slot of the query is another party's"
         folds = specification is not None and specification.folds
-        once = asked.kind in ONCE or (asked.kind == ms.Start.kind and not folds)
-        if once and often[asked.slot, asked.kind] != 1:
+        is_once = asked.kind in ANSWERED_ONCE or (asked.kind == ms.Start.kind and not folds)
+        if is_once and often[asked.slot, asked.kind] != 1:
             rule = rule or f"{asked.kind} is answered once in a run"
         if rule:
             refusals.append(Verdict(asked.slot, asked.what, REFUSED, rule))
@@ -122,7 +130,8 @@ def _trains(request: Request) -> bool:
     return request.purpose == TRAIN or any(asked.kind == ms.Start.kind for asked in request.asked)
 
 
-def _of_all(request: Request, every: TrainingPolicy) -> Iterator[str]:
+def _broken_rules(request: Request, every: TrainingPolicy) -> Iterator[str]:
+    """Yield the rules for the run as a whole that the request breaks."""
     scores = any(asked.kind in SCORES for asked in request.asked)
     of_model = request.purpose != CHECK or scores or _trains(request)
     if every.kinds is not None and of_model and request.kind not in every.kinds:

@@ -24,7 +24,7 @@ from sqlfl.governance.policy_evaluation import has, refusal
 from sqlfl.governance.reach import Means
 from sqlfl.governance.scopes import Table
 from sqlfl.governance.value_forms import WRITE
-from sqlfl.messages.disclosed import ROUNDS
+from sqlfl.messages.disclosed import BEFORE_ACTIVATION, ROUNDS
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
 from sqlfl.udfs.encoding.cells import OTHERWISE, RowCounts
@@ -35,8 +35,6 @@ GrantsOfTables: TypeAlias = "Mapping[Table, frozenset[int]]"
 """Numbers of the grants of each table."""
 NUMBER = 8
 """Bytes of a number."""
-BEFORE = (ms.SendKeys, ms.Activate)
-"""Requests that may come before a slot's active rows are known."""
 MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
 """Requests from which on noised data of features may leave."""
 
@@ -288,7 +286,7 @@ class GovernedRun:
     def _check_request(self, request: ms.Message, rules: TrainingPolicy) -> None:
         if (
             request.slot >= 0
-            and not isinstance(request, BEFORE)
+            and not isinstance(request, BEFORE_ACTIVATION)
             and request.slot not in self._active
         ):
             raise PolicyError(f"{request.kind} before the rows that are joined are told")

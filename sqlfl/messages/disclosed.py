@@ -15,6 +15,8 @@ from sqlfl import messages as ms
 from sqlfl.contract.schema import ENDS, SlotSpecification
 from sqlfl.contract.transforms import AUTO
 
+BEFORE_ACTIVATION = (ms.SendKeys, ms.Activate)
+"""Requests that may come before a slot's active rows are known."""
 SILENT = frozenset(
     kind.kind
     for kind in (

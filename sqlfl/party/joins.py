@@ -57,7 +57,7 @@ class HeldJoin:
     """Cursor with the open transaction."""
     fragments: tuple[str, ...]
     limit: float | None = None
-    """Seconds for which the client's owner lets it last; None without a limit."""
+    """Seconds for which the client's owner lets it last; None at a client without policies."""
     grants: GrantsOfTables | None = None
     """Numbers of the grants of its tables when it was made; None without policies."""
     made: float = field(default_factory=time.monotonic)
@@ -65,18 +65,31 @@ class HeldJoin:
     kept: dict[Hashable, Snapshot] = field(default_factory=dict, repr=False)
     _nonces: Array | None = field(default=None, repr=False)
     _before: dict[str, tuple[object, ...]] | None = field(default=None, repr=False)
-    """Fingerprints of the tables as they were, once they are needed."""
+    """Fingerprints of the tables as they were; None until they are needed, or if they are not
+    readable.
+    """
+
+    @property
+    def has_policies(self) -> bool:
+        """True if the client has policies: they set a time limit for each join."""
+        return self.limit is not None
 
     @property
     def age(self) -> float:
+        """The seconds since the join was made."""
         return time.monotonic() - self.made
+
+    @property
+    def is_over(self) -> bool:
+        """True if the time limit has passed."""
+        return self.limit is not None and self.age > self.limit
 
     @cached_property
     def _tables(self) -> tuple[exp.Table, ...] | None:
         """Tables that the join reads, as its transaction sees them; None if their changes are not
         known.
         """
-        return _tables(self.cursor, self.fragments)
+        return _tables_of(self.cursor, self.fragments)
 
     @property
     def kept_bytes(self) -> int:
@@ -95,23 +108,25 @@ class HeldJoin:
         return keys.derive(keys.run_key(secret, f"join {join}", nonces), "join")
 
     def keep(self, item: SlotSpecification, snapshot: Snapshot) -> Snapshot:
-        """Keep the numbered rows for later statements, and return them."""
-        of = _rows(item, snapshot.fragments, snapshot.draws)
-        if of not in self.kept and len(self.kept) >= MAX_KEPT:
+        """Keep the numbered rows for later statements, and return them. Raise ModelError if the
+        join keeps those of too many statements.
+        """
+        key = _key_of_rows(item, snapshot.fragments, snapshot.draws)
+        if key not in self.kept and len(self.kept) >= MAX_KEPT:
             raise ModelError(
                 f"join {self.name} keeps the rows of {MAX_KEPT} different statements, which is the "
                 "most",
                 hint=ANEW,
             )
-        before = self.kept.pop(of, None)
-        if before is not None:
-            before.drop()
-        kept = self.kept[of] = snapshot.to_keep()
+        replaced = self.kept.pop(key, None)
+        if replaced is not None:
+            replaced.drop()
+        kept = self.kept[key] = snapshot.to_keep()
         return kept
 
     def find(self, item: SlotSpecification, fragments: Sequence[str], draws: bytes) -> Snapshot:
         """Return the kept rows of these fragments. Raise Error if there are none."""
-        snapshot = self.kept.get(_rows(item, tuple(fragments), draws))
+        snapshot = self.kept.get(_key_of_rows(item, tuple(fragments), draws))
         if snapshot is None:
             raise Error(
                 f"join {self.name} has no rows of this statement here, though their keys were sent",
@@ -122,15 +137,18 @@ class HeldJoin:
     def changed(self, cursor: duckdb.DuckDBPyConnection) -> int:
         """Return whether a table has changed since: SAME, CHANGED or NOT_KNOWN. `cursor` sees the
         tables as they are now.
+
+        It is CHANGED also if a table is missing or not readable now. It is NOT_KNOWN at a client
+        with policies, which forbid to report changes; if the fragments read more than tables; and
+        if the tables as they were are not readable.
         """
-        if self.limit is not None or self._tables is None:
-            return ms.NOT_KNOWN  # policies forbid to report changes
+        if self.has_policies or self._tables is None:
+            return ms.NOT_KNOWN
         if self._before is None:
             self._before = _fingerprints(self.cursor, self._tables)
-        current = _fingerprints(cursor, self._tables)
-        if self._before is None or current is None:
-            return ms.CHANGED if current is None and self._before is not None else ms.NOT_KNOWN
-        return ms.SAME if current == self._before else ms.CHANGED
+        if self._before is None:
+            return ms.NOT_KNOWN
+        return ms.SAME if _fingerprints(cursor, self._tables) == self._before else ms.CHANGED
 
 
 class Joins:
@@ -168,6 +186,7 @@ class Joins:
         return ms.JoinOpened(request.run, request.slot, nonce)
 
     def govern(self, join: str, seconds: float, grants: GrantsOfTables) -> None:
+        """Set the time limit and the grants of a join at a client with policies."""
         self._held[join].limit, self._held[join].grants = seconds, grants
         timer = self._timers[join] = threading.Timer(seconds, self._expire, [join])
         timer.daemon = True
@@ -186,7 +205,7 @@ class Joins:
     def get(self, join: str) -> HeldJoin:
         """Return the join. Raise Error if it has ended."""
         held = self._held.get(join)
-        if held is not None and held.limit is not None and held.age > held.limit:
+        if held is not None and held.is_over:
             self.expire(join)
             held = None
         if held is None:
@@ -205,16 +224,16 @@ class Joins:
         run: str,
         draws: bytes,
     ) -> Snapshot:
-        """Evaluate the fragments over the tables as they were. If that fails in the database, the
-        join ends: DuckDB ends the transaction.
+        """Evaluate the fragments over the tables as they were. Raise ModelError if the joins keep
+        too many bytes already. If the database fails, the join ends: DuckDB ends the transaction.
         """
         held = self.get(join)
+        if sum(each.kept_bytes for each in self._held.values()) > MAX_KEPT_BYTES:
+            raise ModelError(
+                f"the joins keep more than {MAX_KEPT_BYTES:,} bytes of rows",
+                hint="DROP JOIN one of them",
+            )
         try:
-            if sum(other.kept_bytes for other in self._held.values()) > MAX_KEPT_BYTES:
-                raise ModelError(
-                    f"the joins keep more than {MAX_KEPT_BYTES:,} bytes of rows",
-                    hint="DROP JOIN one of them",
-                )
             return Snapshot.take(held.cursor, item, fragments, run, draws)
         except BaseException:
             self.check(join)
@@ -239,7 +258,9 @@ class Joins:
             self.check(join)
 
     def changed(self, join: str) -> int:
-        """Return whether a table of the join has changed since it was made."""
+        """Return whether a table of the join has changed since it was made: SAME, CHANGED or
+        NOT_KNOWN. Raise Error if the join has ended.
+        """
         held = self.get(join)
         cursor = self._cursors.begin()
         try:
@@ -272,8 +293,9 @@ class Joins:
             self.close(join)
 
 
-def _rows(item: SlotSpecification, fragments: tuple[str, ...], draws: bytes) -> Hashable:
-    # the party's own additions count too: marks of rows, and keys of noised labels
+def _key_of_rows(item: SlotSpecification, fragments: tuple[str, ...], draws: bytes) -> Hashable:
+    """Return the key under which the rows of these fragments are kept."""
+    # the fragments have the party's own additions too: marks of rows, and keys of noised labels
     return rows_of(item, fragments), b"" if item.seed is not None else draws
 
 
@@ -281,37 +303,40 @@ def _alias(name: str) -> exp.TableAlias:
     return exp.TableAlias(this=exp.to_identifier(name))
 
 
-def _tables(con: sql.Connection, fragments: Iterable[str]) -> tuple[exp.Table, ...] | None:
+def _tables_of(con: sql.Connection, fragments: Iterable[str]) -> tuple[exp.Table, ...] | None:
     """Return the tables that the fragments read. Return None if they read anything whose changes
-    are not known: views, functions that return tables."""
+    are not known: views, functions that return tables, and a name of both a CTE and a table."""
     tables: dict[str, exp.Table] = {}
     for text in fragments:
         try:
             tree = sqlglot.parse_one(text, dialect="duckdb")
         except SqlglotError:
             return None
-        named = {folded(each.alias) for each in tree.find_all(exp.CTE)}
+        cte_names = {folded(cte.alias) for cte in tree.find_all(exp.CTE)}
         for table in tree.find_all(exp.Table):
             if not isinstance(table.this, exp.Identifier):
                 return None
             table = exp.table_(table.name, table.db or None, table.catalog or None, quoted=True)
             is_table = _is_table(con, table)
-            if not table.db and folded(table.name) in named and not is_table:
-                continue
-            if not is_table or (not table.db and folded(table.name) in named):
+            is_cte = not table.db and folded(table.name) in cte_names
+            if is_table == is_cte:  # neither, or the scope would decide
                 return None
-            tables[sql.to_sql(table)] = table
+            if is_table:
+                tables[sql.to_sql(table)] = table
     return tuple(tables[name] for name in sorted(tables))
 
 
 def _is_table(con: sql.Connection, table: exp.Table) -> bool:
-    # `a.t` is a table of the schema a, or of the main schema of the database a
+    """Return whether exactly one table has this name; a view or a temporary table does not count.
+
+    `a.t` is a table of the schema a in the current database, or a table of the database a.
+    """
     query = sql.query(
         """SELECT count(*) AS n FROM duckdb_tables() WHERE lower(table_name) = lower($name)
         AND CASE WHEN $database <> '' THEN lower(schema_name) = lower($schema)
           AND lower(database_name) = lower($database)
-        WHEN $schema <> '' THEN lower(schema_name) = lower($schema)
-          AND database_name = $here OR lower(database_name) = lower($schema)
+        WHEN $schema <> '' THEN (lower(schema_name) = lower($schema) AND database_name = $here)
+          OR lower(database_name) = lower($schema)
         ELSE schema_name = $main AND database_name = $here END
         AND NOT temporary"""
     )

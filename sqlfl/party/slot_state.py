@@ -15,6 +15,7 @@ from sqlfl.contract.privacy_specification import LabelNoise
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.contract.transforms import CURVE_ROWS
 from sqlfl.messages.checks import mismatch, sizes_of
+from sqlfl.messages.disclosed import BEFORE_ACTIVATION
 from sqlfl.messages.wire import encode
 from sqlfl.party.crossing import (
     PairFinder,
@@ -60,8 +61,6 @@ from sqlfl.udfs.sql import Connection
 from sqlfl.udfs.updates.predict import make_engine, ready
 from sqlfl.udfs.updates.update import LinearEngine
 
-BEFORE_ACTIVATION = (ms.SendKeys, ms.Activate)
-"""Requests of a slot whose active rows are not known yet."""
 SAME_EACH_TIME = (
     ms.SetRanges,
     ms.SetEncoding,

@@ -18,7 +18,7 @@ from sqlfl.governance.approvals import Approvals
 from sqlfl.governance.modes import HELD_OUT, MOMENTS
 from sqlfl.governance.owner import Owner
 from sqlfl.governance.policies import Governance
-from sqlfl.governance.policy_evaluation import ONCE, SCORES
+from sqlfl.governance.policy_evaluation import ANSWERED_ONCE, SCORES
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_summary import (
     is_free_text,
@@ -261,7 +261,7 @@ def test_the_coordinators_words_are_not_repeated(
 
 
 def test_every_kind_that_policies_know_has_words() -> None:
-    for kinds in (noising.NOISED, MOMENTS, ONCE, SCORES, HELD_OUT):
+    for kinds in (noising.NOISED, MOMENTS, ANSWERED_ONCE, SCORES, HELD_OUT):
         assert kinds <= KNOWN
     assert not SILENT & {ms.SendLabels.kind, ms.SendKeys.kind, *SCORES, *MOMENTS}
 
