@@ -7,6 +7,10 @@ and rows that are equal have noise each of their own. Where the table's owner ha
 identifies a row (KEY), that stands for its content: a row that changes in other columns keeps its
 noise.
 
+A *draw* is a number that follows in this way: without the key it is as good as random. `draws` of a
+snapshot is the secret of which the keys are made, `noised_labels` computes the draws, `drawn_rows`
+identifies the rows that they follow from, and `draw_of` names all draws of a set of labels.
+
 Each mechanism, ε, bounds or set of classes, each way to the label
 (sqlfl.udfs.labels.label_lineage), and each choice of columns that identify a row has a key of its
 own, so that two releases of one row are independent, and their ε add up. With other features, over
@@ -47,7 +51,8 @@ def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
 
     Classes are all public ones, present or not; codes uint32 (a,) are by randomised response.
     Numbers are clipped to the bounds, infinite ones too, and have Laplace noise: float64 (a,).
-    Raises ModelError, without values, for a label that is not among the classes.
+    Raise ModelError for a label that is not among the classes, without naming the label. Raise
+    InternalError for a slot without noise of labels.
     """
     privacy = snapshot.specification.privacy
     label = None if privacy is None else privacy.label
@@ -69,7 +74,7 @@ def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
 
 
 def _words(snapshot: Snapshot, label: LabelNoise) -> npt.NDArray[np.uint64]:
-    """uint64 (a, 2): uniform, per active row."""
+    """Return the draws of the active rows as uint64 (a, 2): 128 uniform bits for each row."""
     words = np.empty((snapshot.active, 2), np.uint64)
     content = sql.expression("encode(CAST(y AS VARCHAR))")
     indices = snapshot.specification.fragments
@@ -97,32 +102,37 @@ def drawn_rows(snapshot: Snapshot) -> tuple[Array, Array]:
     each. The first is a hash of the row's identity; the second also covers the label.
     """
     query = sql.query(
-        """SELECT md5_number_lower(hex(draw)) AS who,
-        md5_number_lower(hex(draw) || ' ' || CAST(y AS VARCHAR)) AS what
+        """SELECT md5_number_lower(hex(draw)) AS identity,
+        md5_number_lower(hex(draw) || ' ' || CAST(y AS VARCHAR)) AS labelled
         FROM $raw WHERE y IS NOT NULL""",
         raw=snapshot.table("raw"),
     )
     columns = sql.columns(snapshot.con, query)
-    return columns["who"].astype(np.uint64), columns["what"].astype(np.uint64)
+    return columns["identity"].astype(np.uint64), columns["labelled"].astype(np.uint64)
 
 
 def draw_of(secret: bytes, label: LabelNoise, ways: Sequence[str], row_keys: RowKeys) -> str:
-    """The name of a draw of labels: the same where the same noise would come of the same rows."""
-    keyed = zip(ways, row_keys, strict=True)
-    whole = [_key(secret, label, way, row_key).hex() for way, row_key in sorted(keyed)]
-    return keys.derive(secret, "name of a draw", *whole).hex()
+    """Return the name of the draws of a slot's labels. It is equal for slots in which equal rows
+    have equal noise.
+    """
+    fragments = sorted(zip(ways, row_keys, strict=True))
+    key_names = [_key(secret, label, way, row_key).hex() for way, row_key in fragments]
+    return keys.derive(secret, "name of a draw", *key_names).hex()
 
 
 def _key(secret: bytes, label: LabelNoise, way: str, row_key: Sequence[str]) -> bytes:
+    """Return the key of the draws of one mechanism, one way to the label and one row key."""
     bounds = None if label.bounds is None else [float(bound) for bound in label.bounds]
-    how = [label.mechanism, float(label.epsilon), bounds, sorted(label.classes)]
+    mechanism = [label.mechanism, float(label.epsilon), bounds, sorted(label.classes)]
     # without row keys this part is absent, as in older versions, so that labels stay the same
-    told = [json.dumps(row_key)] if row_key else []
-    return keys.derive(secret, "labels", json.dumps(how), way, *told)
+    row_key_parts = [json.dumps(row_key)] if row_key else []
+    return keys.derive(secret, "labels", json.dumps(mechanism), way, *row_key_parts)
 
 
 def _codes(snapshot: Snapshot, classes: tuple[str, ...]) -> Array:
-    """uint32 (a,): index into the classes, by their text."""
+    """Return the index of each active row's class as uint32 (a,), by the texts of the classes.
+    Raise ModelError for a label that is not among them.
+    """
     if len(set(classes)) < len(classes):
         raise InternalError("the classes of the labels are not distinct")
     table = pa.table({
