@@ -332,7 +332,7 @@ class CorrelatedAggregates:
             )
 
     def _value(self, node: exp.Subquery, state: State, scope: Scope) -> exp.Expr | None:
-        """What stands for the subquery; None where it stays as it is."""
+        """Return the expression that replaces the subquery; None for one that stays as it is."""
         select = node.unnest()
         if not isinstance(select, exp.Select):
             return None

@@ -60,8 +60,9 @@ def contributions(
     run: str,
     said: Scoring,
 ) -> pa.Table:
-    """A row per joined row: identifiers, prediction, score, intercept, and what each table, and
-    each feature where that is asked for, adds to the score; of several outputs, each for each."""
+    """Return a row per joined row: identifiers, prediction, score, intercept, and the contribution
+    of each table to the score; on request, also that of each feature. With several outputs, each of
+    these has a column per output."""
     joined = prepare(plan, channel, run, said.tell, lasting=said.lasting)
     remark_on_join(plan, joined, said.remark)
     joined = with_offsets(plan, joined, channel, run)
@@ -96,7 +97,7 @@ def contributions(
 def added_columns(
     plan: FederatedPlan, asked: ContributionsOptions, model: Model
 ) -> list[tuple[str, pa.DataType]]:
-    """Names and types of the columns that `contributions` adds to the identifiers."""
+    """Return names and types of the columns that `contributions` adds to the identifiers."""
     names = ["score", "intercept"]
     for slot in (slot for slot in plan.ucq.slots if slot.features):
         names.append(f"by_{slot.name}")
@@ -114,12 +115,12 @@ def _prediction(model: Model, prediction: Array) -> pa.Array:
 
 
 def _added(head: Head, values: Array) -> Float:
-    """To the scores, of the rows of a slot: (n, d_c)."""
+    """Return the contributions of a slot's rows to the scores: (n, d_c)."""
     return values.astype(np.float64) if head.weights is None else values @ head.weights
 
 
 def _named(model: Model, name: str, values: Array) -> list[tuple[str, pa.Array]]:
-    """A column; of several outputs one for each class."""
+    """Return the values as a column with its name; with several outputs, one for each class."""
     if values.shape[1] == 1 or model.classes is None:
         return [(name, pa.array(values[:, 0]))]
     return [(f"{name}_{text}", pa.array(values[:, k])) for k, text in enumerate(model.classes)]
@@ -133,7 +134,7 @@ def _of_features(
     channel: ReplyChannel,
     run: str,
 ) -> Iterator[tuple[str, Float]]:
-    """Each feature, and what it adds to the scores of the slot's rows: (n, d_c)."""
+    """Yield each feature, and its contributions to the scores of the slot's rows: (n, d_c)."""
     members = joined.slots[slot.index]
     outputs = len(model.intercept)
     kind = SendExactContributions if model.exact else SendContributions
@@ -167,9 +168,9 @@ def importance(
     run: str,
     said: Scoring,
 ) -> pa.Table:
-    """A row per table position, of feature NULL, and one per feature of it.
+    """Return a row per table position, with feature NULL, and one per feature of it.
 
-    Raises ModelError as EVALUATE does.
+    Raise ModelError as EVALUATE does.
     """
     rows = labelled(plan, model, channel, run, said)
     said.tell("scoring")
@@ -213,19 +214,21 @@ def _permuted(
     channel: ReplyChannel,
     run: str,
 ) -> Iterator[tuple[str | None, Iterator[Array], float | None]]:
-    """A feature, what its slot's rows add to the scores each time that it is permuted, and the
-    variance of what they add; first all of them, whose rows are permuted here, at no message."""
+    """Yield each feature, the contributions of its slot's rows to the scores at each permutation,
+    and the variance of its contributions; None if it is not known.
+
+    The first is the whole slot, as None: its rows are permuted here, without a message."""
     slot_scores = scores[slot.index]
     seed = asked.seed
     chance = np.random.default_rng(None if seed is None else [seed, slot.index])
     whole = (slot_scores[chance.permutation(len(slot_scores))] for _ in range(asked.repeats))
     yield None, whole, _variance(model, slot_scores, rows, slot)
     for place in slot.permuted:
-        told = (
+        permuted = (
             _permuted_scores(plan, asked, model, rows, slot, place, repeat, channel, run)
             for repeat in range(asked.repeats)
         )
-        yield slot.features[place].name, told, None
+        yield slot.features[place].name, permuted, None
 
 
 def _permuted_scores(
@@ -253,7 +256,7 @@ def _permuted_scores(
 
 
 def _variance(model: Model, slot_scores: Array, rows: Labelled, slot: Slot) -> float:
-    """Over joined rows, of what the slot adds to the scores, summed over these."""
+    """Return the variance of the slot's contributions over joined rows, summed over the scores."""
     added = Head(model.intercept, model.head).weights
     parts: Float = slot_scores.astype(np.float64) if added is None else slot_scores @ added
     values = parts[rows.joined.slots[slot.index].rows]
@@ -284,7 +287,7 @@ def _mean(losses: list[float | None]) -> float | None:
 
 
 def _deviation(losses: list[float | None]) -> float | None:
-    """Between permutations; None of one."""
+    """Return the standard deviation between permutations; None for a single one."""
     known = [loss for loss in losses if loss is not None]
     return float(np.std(known, ddof=1)) if len(known) > 1 else None
 

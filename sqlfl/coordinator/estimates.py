@@ -50,7 +50,7 @@ class Rotations:
         return design
 
     def scores(self, intercept: float) -> Float:
-        """H (N,)"""
+        """Return the scores H (N,)."""
         scores = np.full(self.joined.total, intercept)
         if self.joined.offset is not None:
             scores += self.joined.offset
@@ -93,8 +93,8 @@ class Resolved:
         return [slot for slot, constants in self.constants.items() if constants.any()]
 
     def roots(self, rotations: Rotations) -> Float:
-        """(2, 1 + D, 1 + D): roots of the covariance and of `endless`, of the intercept first and
-        then of the D columns of slots whose owners move it; (2, 1, 0) where there are none.
+        """Return roots of the covariance and of `endless`, (2, 1 + D, 1 + D): of the intercept,
+        then of the D columns of slots whose owners move it; (2, 1, 0) without such slots.
         """
         if not self.moving:
             return np.zeros((2, 1, 0))

@@ -26,8 +26,8 @@ many rows, and no more of them are joined, that is said."""
 
 
 def remark_on_join(plan: FederatedPlan, joined: Joined, remark: Callable[[str], None]) -> None:
-    """Tables of LEFT JOINs without any match, a fan-out that looks like a missing key, and in
-    training tables that sent keys of far more rows than are joined."""
+    """Warn of tables of LEFT JOINs without any match, and of a fan-out that looks like a missing
+    key. In training, also warn of tables that sent keys of far more rows than are joined."""
     for name in without_match(plan, joined):
         remark(
             f"LEFT JOIN {name}: no row has a match in it, and its columns are as where there is "
@@ -41,7 +41,7 @@ def remark_on_join(plan: FederatedPlan, joined: Joined, remark: Callable[[str], 
 
 
 def _idle_keys(plan: FederatedPlan, joined: Joined) -> Iterator[str]:
-    """Tables most of whose rows sent a key for nothing, in words."""
+    """Return the tables most of whose rows sent a key for nothing, in words."""
     silent = without_match(plan, joined)
     for index, slot in joined.slots.items():
         planned = plan.ucq.slots[index]

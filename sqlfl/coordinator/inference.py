@@ -84,10 +84,10 @@ def infer(
     run: str,
     said: Scoring,
 ) -> pa.Table:
-    """A row per encoded column (of several classes, per class but the first), one for the
+    """Return a row per encoded column (of several classes, per class but the first), one for the
     intercept, and one per measure of the fit.
 
-    Raises ModelError where there are too few rows or too many columns, and as EVALUATE does.
+    Raise ModelError for too few rows or too many columns, and as EVALUATE does.
     """
     rows = labelled(plan, model, channel, run, said)
     _check_target(model, rows)
@@ -225,7 +225,8 @@ def _penalty(model: Model, fit: Fit) -> float:
 
 
 def _reweighted(rows: Labelled, shares: Array) -> tuple[Labelled, Array]:
-    """Rows of some classes count more, and are no more rows."""
+    """Return the rows with their weights times the shares, and the scaled shares. The weights are
+    scaled so that their sum stays: some classes count more, but there are no more rows."""
     number = float(len(shares) if rows.weights is None else rows.weights.sum())
     weights = shares if rows.weights is None else rows.weights * shares
     scale = number / weights.sum()
@@ -265,7 +266,8 @@ def _family(model: Model, h: Float, rows: Labelled) -> Family:
 
 
 def _class_shares(model: Model, rows: Labelled) -> Array | None:
-    """float64 (N,): by what class_weight multiplies what each joined row counts; None without."""
+    """Return the factors of the joined rows' weights by class_weight, float64 (N,); None without
+    that option."""
     option = kept_options(model.options, ("class_weight",)).get("class_weight")
     if option is None or model.classes is None:
         return None
@@ -284,7 +286,8 @@ def _resolved(
     *,
     penalised: bool,
 ) -> Resolved:
-    """`theta` (P,): the estimates, the intercept at the centres first."""
+    """Return the estimates with the relations between the columns resolved. `theta` (P,): the
+    estimates, the intercept at the centres first."""
     relations, adjusted = relations_of(estimates.nothing, rotations.places)
     if penalised:
         adjusted = np.eye(len(adjusted))
@@ -318,17 +321,17 @@ def _resolved(
 
 
 def _length(vector: Float) -> float:
-    """At least 1 where it has no element."""
+    """Return the length; 1 for a length of 0."""
     return float(np.linalg.norm(vector)) or 1.0
 
 
 def _partnerless(
     rotations: Rotations, slot: int, counted: Array | None, relations: Relations
 ) -> tuple[Float, float, Float] | None:
-    """Weights w (d,) and a constant c with values · w + c = 1 in rows without a partner and 0 in
-    others; and the row of a missing partner (d,).
+    """Return weights w (d,) and a constant c with values · w + c = 1 in rows without a partner and
+    0 in others; and the row of a missing partner (d,).
 
-    None where the columns do not tell these rows, or where there are none, or no others.
+    Return None if the columns do not determine these rows, and if there are none or no others.
     """
     members = rotations.joined.slots[slot]
     if not len(members.virtual):
@@ -361,7 +364,7 @@ def _partnerless(
 def _separation(
     family: Family, rotations: Rotations, h: Float, rows: Labelled
 ) -> Separation | None:
-    """None of a family whose estimates are always finite."""
+    """Return the separation of the rows; None for a family whose estimates are always finite."""
     if not family.separable:
         return None
     return separation(family, rotations.design, h, rows.y, rows.weights)
@@ -440,8 +443,8 @@ def _alike(part: Rotated, first: Rotated) -> bool:
 
 
 def _units(plan: FederatedPlan, asked: Inference, joined: Joined) -> Array | None:
-    """int (N,): which joined rows may depend on each other; those without a partner in the table
-    depend on no other."""
+    """Return the units of the joined rows, int (N,): rows of one unit may depend on each other. A
+    row without a partner in the table is a unit of its own. Return None without `cluster`."""
     if asked.cluster is None:
         return None
     slot = next(s for s in plan.ucq.slots if s.units)

@@ -52,7 +52,7 @@ def table(
 
 
 def schema_of(model: Model) -> pa.Schema:
-    """Names and types of the columns of `table`."""
+    """Return names and types of the columns of `table`."""
     return _of_class(model, SCHEMA.empty_table(), None).schema
 
 
@@ -89,7 +89,7 @@ def _part(
 
 
 def _is_told(slot: int, replies: Mapping[int, Errors]) -> Array:
-    """bool (d,): the coefficients of the slot's columns that the rows tell."""
+    """Return which coefficients of the slot's columns the rows determine: bool (d,)."""
     later = [reply for other, reply in replies.items() if other > slot]
     foreseen = all(reply.foreseen for reply in later)
     known: Array = (replies[slot].told == TOLD) | (foreseen & (replies[slot].told == PROVIDED))
@@ -164,7 +164,7 @@ def _rows(of: dict[str, pa.Array], coefficients: Float, errors: Float, tests: Te
 
 
 def _measures(asked: Inference, estimation: Estimation) -> pa.Table:
-    """Of the fit as a whole."""
+    """Return the measures of the fit as a whole."""
     family, estimates, fit = estimation.family, estimation.estimated, estimation.fit
     units, ratio = estimation.units, estimation.ratio
     likely = family.likely and not asked.quasi
@@ -200,7 +200,7 @@ def _measures(asked: Inference, estimation: Estimation) -> pa.Table:
 
 
 def _names(table: str, reply: Errors, which: Array) -> list[str]:
-    """Columns in words."""
+    """Return the columns in words."""
     words = [f" ({word})" if word else "" for word in categories_of(reply)]
     owners = [f" of {table}" if kind == PARTNERLESS else "" for kind in reply.kinds.tolist()]
     names = zip(features_of(reply), words, owners, which, strict=True)
@@ -218,7 +218,7 @@ def _endless(
     estimation: Estimation,
     replies: Sequence[Mapping[int, Errors]],
 ) -> list[str]:
-    """Columns without a finite estimate, in words; of several classes with these."""
+    """Return the columns without a finite estimate, in words; with the classes, if several."""
     classes: dict[str, list[str]] = {}
     for part, of_slots in zip(estimation.parts, replies, strict=True):
         for slot, reply in of_slots.items():

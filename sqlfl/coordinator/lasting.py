@@ -140,7 +140,7 @@ class LastingJoin:
 
     @property
     def state(self) -> str:
-        """Whether a table has changed, in words."""
+        """The changes of tables since the join was made, in words."""
         changed = sorted({c for c, state in self.changed.items() if state == CHANGED})
         unknown = sorted({c for c, state in self.changed.items() if state == NOT_KNOWN})
         if changed:

@@ -402,9 +402,9 @@ class Scoring:
 def predict(
     plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring = Scoring()
 ) -> pa.Table:
-    """A row per joined row: identifiers, `prediction`, and `probability_<class>` of classifiers.
-
-    Where the plan says INTO, tables of these at the clients instead, and a row per table.
+    """Return a row per joined row: identifiers, `prediction`, and `probability_<class>` of
+    classifiers. If the plan has INTO, let clients write these into tables, and return a row per
+    table.
     """
     joined = prepare(plan, channel, run, said.tell, lasting=said.lasting)
     remark_on_join(plan, joined, said.remark)
@@ -430,7 +430,7 @@ def predict(
 
 
 def prediction_columns(model: Model) -> list[tuple[str, pa.DataType]]:
-    """Names and types of the columns that PREDICT adds to the identifiers."""
+    """Return names and types of the columns that PREDICT adds to the identifiers."""
     if model.classes is None:
         return [("prediction", pa.float64())]
     of_classes = [(f"probability_{text}", pa.float64()) for text in model.classes]
@@ -453,18 +453,18 @@ class Outcome:
 def evaluate(
     plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring = Scoring()
 ) -> pa.Table:
-    """One row: rows, loss, and the metrics of the model's kind, weighed where the plan is. Where
-    labels are noised, also `accuracy_estimate` of a classifier, and `labels`, which says so. Where
-    the plan has a diagnostic, its table (`sqlfl.coordinator.scoring`).
+    """Return one row: rows, loss, and the metrics of the model's kind, weighted if the plan is. For
+    noised labels it also has `labels`, which says so, and `accuracy_estimate` of a classifier. If
+    the plan has a diagnostic, return its table (`sqlfl.coordinator.scoring`).
 
-    Raises ModelError for an empty join, a class that the model does not know, and weights that are
-    none, and PartyError where labels were not noised as planned.
+    Raise ModelError for an empty join, a class that the model does not know, and weights that are
+    none. Raise PartyError if labels were not noised as planned.
     """
     return measured(plan, model, _outcome(plan, model, channel, run, said))
 
 
 def measured(plan: FederatedPlan, model: Model, outcome: Outcome) -> pa.Table:
-    """The table that EVALUATE, or the plan's look, makes of an outcome."""
+    """Return the table that EVALUATE, or the plan's diagnostic, makes of an outcome."""
     if plan.look is not None:
         classes = None if model.classes is None else class_values(model)
         return look(plan.look, classes, outcome.prediction, outcome.y, outcome.weights)
@@ -534,7 +534,7 @@ def loss_of_model(model: Model) -> Loss:
 
 
 def _known(model: Model, target: Targets) -> Array:
-    """The targets, classes as the model numbers them: (N,)."""
+    """Return the targets, with classes as the model numbers them: (N,)."""
     if model.classes is None or target.classes is None:
         return target.values
     unknown = [text for text in target.classes if text not in model.classes]
@@ -552,7 +552,7 @@ def _known(model: Model, target: Targets) -> Array:
 def _score(
     plan: FederatedPlan, model: Model, joined: Joined, channel: ReplyChannel, run: str
 ) -> Array:
-    """Per joined row: the predicted number (N, 1), or probabilities (N, K)."""
+    """Return the predicted number of each joined row (N, 1), or its probabilities (N, K)."""
     return predicted(model, joined, slot_scores(plan, model, joined, channel, run))
 
 
@@ -623,7 +623,8 @@ def identifiers(
 def _same_type(
     parts: Mapping[Address, pa.Array], requests: Mapping[Address, Message]
 ) -> list[pa.Array]:
-    """Clients may differ in width (INTEGER, BIGINT): the first type that holds all of them."""
+    """Return the first type that holds all of them: clients may differ in width, such as INTEGER
+    and BIGINT."""
     common: pa.DataType | None = None
     for (client, slot), part in parts.items():
         fields = [pa.schema([("x", kind)]) for kind in (common or part.type, part.type)]
@@ -636,9 +637,9 @@ def _same_type(
 
 
 def class_values(model: Model) -> pa.Array:
-    """The model's classes as values of the target's type, where Arrow has it; else as text.
+    """Return the model's classes as values of the target's type, or as texts if Arrow lacks it.
 
-    A HUGEINT of more than 38 digits, which Arrow has not, makes all of them text.
+    A HUGEINT of more than 38 digits, which Arrow lacks, makes all of them text.
     """
     assert model.classes is not None
     text = pa.array(model.classes, pa.string())

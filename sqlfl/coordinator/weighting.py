@@ -305,7 +305,8 @@ def class_shares(plan: FederatedPlan, samples: Array, target: Targets) -> Array 
 
 
 def class_weights(option: ClassWeight | None, counts: Array, classes: tuple[str, ...]) -> Array:
-    """float64 (K,); `counts` are the weights of each class's training rows."""
+    """Return the weight of each class, float64 (K,). `counts` are the sums of weights of each
+    class's training rows."""
     if option is None:
         return np.ones(len(classes))
     if isinstance(option, str):  # 'balanced' is the only one

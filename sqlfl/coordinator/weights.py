@@ -69,7 +69,7 @@ def weights(model: Model, channel: ReplyChannel, said: Scoring) -> pa.Table:
 
 
 def schema_of_weights(model: Model) -> pa.Schema:
-    """Names and types of the columns of `weights`."""
+    """Return names and types of the columns of `weights`."""
     none = np.zeros(0)
     of: dict[str, list[str]] = {
         name: [] for name in ("party", "table", "feature", "category", "kind")
@@ -171,7 +171,8 @@ def kinds_of(named: Named) -> list[str]:
 
 
 def categories_of(named: Named) -> list[str | None]:
-    """The text of a category, a hash as '#1a2b3c4d', and in words what is NULL; None of numbers."""
+    """Return the text of each column's category: a hash as '#1a2b3c4d', NULL and the like in words,
+    and None for a number's column."""
     fixed = {
         **dict.fromkeys((NUMBER, PARTNERLESS)),
         MISSING: "is missing",
@@ -185,7 +186,7 @@ def categories_of(named: Named) -> list[str | None]:
 
 
 def features_of(named: Named) -> list[str]:
-    """The feature of each column."""
+    """Return the feature of each column."""
     return [
         KINDS[PARTNERLESS] if kind == PARTNERLESS else feature
         for kind, feature in zip(named.kinds.tolist(), named.features, strict=True)
@@ -209,10 +210,10 @@ BAND = 1.959963984540054
 
 
 def curves(model: Model, feature: str | None, channel: ReplyChannel, said: Scoring) -> pa.Table:
-    """A row per value (and class) of each feature, or of one; see `Curves`.
+    """Return a row per value (and class) of each feature, or of one; see `Curves`.
 
-    Every client that holds a block is asked, each about its own rows. Raises ModelError where the
-    model has no curves, or no such feature has one, and PartyError where a client is not there.
+    Every client that holds a block is asked, each about its own rows. Raise ModelError if the model
+    has no curves, or no such feature has one. Raise PartyError if a client is not there.
     """
     known = [t.name for t in model.transforms if t.function == AUTO]
     if not known:

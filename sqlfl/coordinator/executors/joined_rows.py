@@ -30,7 +30,8 @@ from sqlfl.models.metrics import Mean, Meter
 
 
 class PartitionedRows:
-    """Of a problem; what each does is said in `sqlfl.coordinator.rounds.passes`."""
+    """Passes over the joined rows of a problem; `sqlfl.coordinator.rounds.passes` has their
+    descriptions."""
 
     def __init__(
         self,
@@ -40,8 +41,8 @@ class PartitionedRows:
         measured: MeasuredRows = EVERY,
         offset: Array | None = None,
     ) -> None:
-        """`offset` (d_c, n): what the rows of the last slot of `source` add to all scores. Nobody
-        else knows of that slot."""
+        """Make the passes over `source`. `offset` (d_c, n): contributions of its last slot's rows
+        to all scores. Only this class knows of that slot."""
         self.total = source.total
         self._offset = offset
         self._sizes = source.sizes if offset is None else source.sizes[:-1]
@@ -54,7 +55,7 @@ class PartitionedRows:
         self._held: HeldPartitions | None = None
 
     def close(self) -> None:
-        """Let the executor forget them."""
+        """Let the executor forget the joined rows."""
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -81,7 +82,7 @@ class PartitionedRows:
         return square
 
     def square(self, scores: Scores, *, sampled: bool = False) -> float:
-        """Without the offset, of which changes of scores have none."""
+        """Compute it without the offset, since changes of scores have none."""
         learnt = self._beside(scores, none=True)
         square, rows = self._ask(Work("square", learnt, flag=sampled)).numbers
         return float(square / rows)
@@ -91,7 +92,7 @@ class PartitionedRows:
         return float(total / counted)
 
     def reach(self, scores: Scores) -> float:
-        """Largest |H| of the rows that count, without the offset."""
+        """Return the largest |H| of the rows that count, without the offset."""
         learnt = self._beside(scores, none=True)
         return self._looked(self._ask(Work("look", learnt))).largest
 
@@ -101,7 +102,7 @@ class PartitionedRows:
         return not self._ask(Work("separates", learnt)).numbers.any()
 
     def slope_square(self, scores: Scores) -> float:
-        """Mean of share · ‖∂ℓ/∂H_j‖²."""
+        """Return the mean of share · ‖∂ℓ/∂H_j‖²."""
         return float(self._ask(Work("slope_square", self._beside(scores))).numbers[0] / self.total)
 
     def slopes(self, scores: Scores) -> Array:
@@ -116,16 +117,16 @@ class PartitionedRows:
         return list(answer.of_slots(self._source.sizes))[: len(self._sizes)]
 
     def set_dual(self, scores: Scores) -> None:
-        """λ of every joined row becomes its slopes."""
+        """Set λ of every joined row to its slopes."""
         self._ask(Work("dual", self._beside(scores)))
 
     def proximal(self, scores: Scores, rho: float) -> PassResult:
-        """With λ as the last step or `set_dual` has left it, or 0."""
+        """Do the step with λ as the last step or `set_dual` has left it, or 0."""
         return self._looked(self._ask(Work("proximal", self._beside(scores), number=rho)))
 
     def headlines(self, scores: Scores) -> list[Mean]:
-        """The metric of the history: of the rows of training, and where there is a split of those
-        for validation."""
+        """Return the metric of the history over the rows of training; with a split, also that over
+        the rows for validation."""
         means = []
         for total, weight in self._ask(Work("headlines", self._beside(scores))).numbers.reshape(
             -1, 2
@@ -136,11 +137,11 @@ class PartitionedRows:
         return means
 
     def held_loss(self, scores: Scores) -> float:
-        """Σ held ℓ(H_j; y_j) over the rows for validation."""
+        """Return Σ held ℓ(H_j; y_j) over the rows for validation."""
         return float(self._ask(Work("held_loss", self._beside(scores))).numbers[0])
 
     def meters(self, scores: Scores) -> list[Meter]:
-        """All metrics, of the same rows as `headlines`."""
+        """Return all metrics, over the same rows as `headlines`."""
         rows = tuple(self._measured.rows(self.total))
         return list(self._ask(Work("meters", self._beside(scores), rows=rows)).meters)
 

@@ -214,7 +214,7 @@ def database_memory(plan: FederatedPlan, slots: Mapping[int, SlotCodes], place: 
 
 
 def row_bytes(plan: FederatedPlan, outputs: int) -> int:
-    """About what each joined row takes of the coordinator's memory, at the most."""
+    """Return the approximate maximum bytes of a joined row in the coordinator's memory."""
     slots = sum(
         1 for s in plan.ucq.slots if s.features or s.target or s.weight or s.offset or s.identifiers
     )

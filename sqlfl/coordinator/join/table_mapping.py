@@ -109,7 +109,7 @@ class TableMapping:
         return len(self.slots)
 
     def beside(self, slot: SlotMapping) -> TableMapping:
-        """The mapping with one more slot, behind the others."""
+        """Return the mapping with one more slot, behind the others."""
         rows = [member.rows for member in self.slots]
         return TableMapping([*rows, slot.rows], [*self.sizes, slot.size])
 

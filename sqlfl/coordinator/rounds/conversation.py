@@ -226,9 +226,11 @@ class Conversation:
     def renew_strengths(
         self, told: Mapping[int, tuple[float, float]], pairs: Mapping[int, int]
     ) -> dict[int, float]:
-        """Of slots by (dispersion, curvature), as `SetStrengths` has them: the degrees of freedom
-        of each block, which its clients find alike. `pairs`: how many are to be added to slots. One
-        exchange."""
+        """Renew the strengths of blocks in one exchange. Return the degrees of freedom of each
+        block by slot, which all its clients compute alike.
+
+        `told` has (dispersion, curvature) by slot, as in `SetStrengths`; `pairs` has the number of
+        pairs to add to a slot."""
         run = self._problem.run
         at = {m.slot: m.addresses for m in self._problem.slots}
         asked = {

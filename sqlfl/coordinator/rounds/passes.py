@@ -152,7 +152,7 @@ class Passes:
         return total, counted
 
     def slope_square_sum(self, scores: Scores) -> float:
-        """Σ share · ‖∂ℓ/∂H_j‖² over the joined rows."""
+        """Return Σ share · ‖∂ℓ/∂H_j‖² over the joined rows."""
         total = 0.0
         for piece in self._pieces(scores):
             h = piece.scores(scores)

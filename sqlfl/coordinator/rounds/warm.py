@@ -36,7 +36,8 @@ class Beginning:
 
 
 def cold(problem: Problem) -> Beginning:
-    """E = 0, and the best constant score; W₀ as it starts, where there is one."""
+    """Return the start of training from nothing: E = 0 and the best constant score, and W₀ as it
+    starts if there is one."""
     intercept = best_constant(problem)
     head = Head(intercept)
     if problem.linear_head:
@@ -47,7 +48,7 @@ def cold(problem: Problem) -> Beginning:
 
 
 def best_constant(problem: Problem) -> Array:
-    """The best score (d_c,) of a model that has a constant alone, beside the offset."""
+    """Return the best score (d_c,) of a model of a constant alone, beside the offset."""
     constant = np.array(problem.loss.initial_intercept(problem.targets, problem.shares), np.float64)
     if problem.offset is None:
         return constant
