@@ -398,7 +398,7 @@ class GovernedRun:
             raise refusal(f"max_fan_out = {rules.max_fan_out}")
 
     def _check_counts(self, slot: int, rows: Array, counts: Array, rules: TrainingPolicy) -> None:
-        """Those that count are many, also by how much: a sum that leans on few rows is theirs."""
+        """Raise PolicyError if few rows have most of the weight: a sum would disclose them."""
         self._check_even(slot, rows, counts, rules)
         self._differ(slot, JOINED, rows, counts)
 

@@ -121,7 +121,7 @@ def kind_of_constant(node: dict[str, Any]) -> str | None:
 
 
 def kind_of_cast(kind: str | None, node: dict[str, Any], target: str) -> str | None:
-    """Of a value of this kind that is cast; None where that may fail. `node` is what is cast."""
+    """Return the kind of the value `node` after a cast; None for a cast that may fail."""
     found = kind_of_type(target)
     if kind == LITERAL:
         return found if _reads(str(node["literal"]["text"]), found) else None
@@ -152,8 +152,8 @@ def _reads(text: str, kind: str) -> bool:
 
 
 def together(kinds: list[str | None]) -> str | None:
-    """Of a value that is one of several, or of several that are compared; None where DuckDB may
-    fail to bring them to one type."""
+    """Return the common kind of values that are compared, or of which one is taken; None if DuckDB
+    may fail to bring them to one type."""
     several = [kind for kind in kinds if kind != NULL]
     if len(several) <= 1:
         return several[0] if several else NULL

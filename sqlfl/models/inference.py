@@ -381,8 +381,8 @@ class Fit:
 
 
 def ratio_p(ratio: float, rank: int, constants: int = 1) -> float:
-    """Of the hypothesis that all coefficients but the constants are 0, by twice the logarithm of
-    the ratio of likelihoods."""
+    """Return the p-value of the hypothesis that all coefficients but the constants are 0; NaN
+    without other coefficients. `ratio`: twice the logarithm of the ratio of likelihoods."""
     degrees = rank - constants
     return float(chdtrc(degrees, max(ratio, 0.0))) if degrees > 0 else float("nan")
 

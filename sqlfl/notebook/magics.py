@@ -78,7 +78,7 @@ def register(shell: Any) -> None:
 
 
 def _matcher(shell: Any) -> Any:
-    """What completes statements behind the magic, for IPython's completer."""
+    """Return the matcher for IPython's completer that completes statements behind the magic."""
     from IPython.core.completer import SimpleCompletion, context_matcher
 
     def matcher(context: Any) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _matcher(shell: Any) -> Any:
 
 
 def completed(text: str, at: int, namespace: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """Of a cell, as `completions` has it: nothing where the place is not behind the magic."""
+    """Return the completions in a cell, as `completions` does; none outside the magic."""
     cell = _CELL.match(text)
     line = _LINE.match(text, text.rfind("\n", 0, at) + 1)
     start = at + 1 if cell is None else cell.end()
@@ -125,7 +125,7 @@ _LINE = re.compile(rf"[ \t]*(?:\w+\s*=\s*)?%{MAGIC}[ \t]+")
 
 
 def _lexers(shell: Any) -> dict[str, Any] | None:
-    """What colours cells by their magic; None where the front end does that itself, or nobody."""
+    """Return the lexers that colour cells by their magic; None if the front end has none."""
     prompt = getattr(getattr(shell, "pt_app", None), "lexer", None)
     lexers = getattr(prompt, "magic_lexers", None)
     return lexers if isinstance(lexers, dict) else None
@@ -140,7 +140,7 @@ def unregister(shell: Any) -> None:
 
 
 def read(line: str, cell: str | None, namespace: Mapping[str, Any]) -> MagicCall:
-    """What stands behind %sqlfl or %%sqlfl, and in the cell. Raise Error for a wrong option."""
+    """Return the call of %sqlfl or %%sqlfl with its cell. Raise Error for a wrong option."""
     given: dict[str, str] = {}
     while option := _OPTION.match(line):
         name, value = option.groups()

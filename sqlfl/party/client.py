@@ -429,7 +429,8 @@ class ClientOperator:
         return self._predictions(self._step.probe(gradient), NOTHING)
 
     def _shared(self, gradient: Array, then: Callable[[Array], Message]) -> Message:
-        """What `then` makes of the slot's gradient, which several clients have first to sum."""
+        """Return the result of `then` for the slot's gradient. If several clients share the slot,
+        return the gradient to be summed, and keep `then` for the sum."""
         if not self._configuration.shared:
             return then(gradient)
         self._summed = then

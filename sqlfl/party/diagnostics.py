@@ -330,8 +330,8 @@ def _with_curve(block: SavedBlock, place: int) -> list[int]:
 
 
 def contributions(block: SavedBlock, engine: LinearEngine) -> Float:
-    """What each feature adds to the predictions: (a, features · outputs); of a pair each of its two
-    features half of it, which is their Shapley value."""
+    """Return the contributions of each feature to the predictions: (a, features · outputs). Each
+    feature of a pair has half of the pair's, which is its Shapley value."""
     _check_linear(block)
     weights = [
         _shares(block, place)[:, None] * block.theta for place in range(len(block.encoding.named))

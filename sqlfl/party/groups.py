@@ -142,7 +142,7 @@ class SlotGroups:
         return {n: kind for n, kind in sql.types(self.con, query).items() if n != "home"}
 
     def _ends(self, sender: int, receiver: int) -> bytes:
-        """What is sealed along: whence, whereto, and for what."""
+        """Return the associated data of a sealed message: purpose, sender and receiver."""
         own = self.request.run, self.specification.slot, self._merging.databases, sender, receiver
         return json.dumps(own).encode()
 

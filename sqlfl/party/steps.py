@@ -101,7 +101,7 @@ class ClientStep(ABC, Generic[Own]):
         return values
 
     def begin(self, message: Any) -> None:  # there may be nothing to be told
-        """What residuals that it `takes` say of the step; before the gradient."""
+        """Take the facts about the step from the message of residuals, before the gradient."""
 
     @abstractmethod
     def advance(self, gradient: Array) -> tuple[Array, Array]:

@@ -21,8 +21,9 @@ _BAR, _WIDTH = 0.28, 6.0
 
 
 def model_figure(look: str, model: str, table: pa.Table) -> TrainingFigure:
-    """Of `CURVES OF MODEL` a panel for each feature, of `WEIGHTS` and `IMPORTANCE OF MODEL` a bar
-    for each row that has a number; of `INFERENCE OF MODEL` and TUNE a point with its interval."""
+    """Return the figure of a table about a model. `CURVES` has a panel for each feature; `WEIGHTS`
+    and `IMPORTANCE` have a bar for each row with a number; `INFERENCE` and TUNE have a point with
+    its interval."""
     if look == "curves":
         return _curves_figure(model, table)
     rows, label, sort = _READERS[look](table.to_pylist())

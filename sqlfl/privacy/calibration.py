@@ -436,8 +436,8 @@ def _drawn_rounds(planned: PlannedReleases, drawing: Drawing) -> RoundNoise:
 
 
 def _spread_of(planned: PlannedReleases) -> tuple[tuple[str, float, int], ...]:
-    """Of exact predictions: what else a row moves, by how many times the clip in an epoch, and how
-    many epochs there are."""
+    """Return what else a row moves if predictions are exact: a description, by how many times the
+    clip in an epoch, and the number of epochs."""
     epochs = planned.steps if planned.whole else planned.epochs
     batches = math.ceil(planned.steps / epochs)
     found = [
@@ -453,7 +453,7 @@ def _spread_of(planned: PlannedReleases) -> tuple[tuple[str, float, int], ...]:
 
 
 def _apart(one_sided: bool) -> float:
-    """How far, in units of the clip, two clipped vectors may be apart."""
+    """Return the maximum distance of two clipped vectors, in units of the clip."""
     return 1.0 if one_sided else 2.0
 
 

@@ -146,7 +146,7 @@ UNPROTECTED = Protection()
 
 
 def protection_of(privacy: Privacy | None) -> Protection:
-    """What the clause, settled, asks for."""
+    """Return the protection that the settled clause asks for."""
     if privacy is None:
         return UNPROTECTED
     labels = privacy.label or EXACT

@@ -180,8 +180,8 @@ class Serves(Protocol):
     """
 
     def welcome(self, coordinator: str, session: str) -> str:
-        """Of which coordinator, and which process of it, requests come from now on; what its secret
-        is told apart by (`sqlfl.udfs.numbering.keys.check_value`), empty where it has none."""
+        """Note the coordinator, and its process, that requests come from now on. Return the check
+        value of the secret (`sqlfl.udfs.numbering.keys.check_value`); empty without a secret."""
         ...
 
     def forget(self) -> None:

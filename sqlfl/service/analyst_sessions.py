@@ -117,7 +117,7 @@ class Admission:
         return dict(self._refused)
 
     def admit(self) -> None:
-        """Those that are there, and were not before."""
+        """Admit the parties that joined since the last call."""
         with self._lock:
             known = set(self._federation.parties)
             for name, lines in self._parties.items():
@@ -186,7 +186,7 @@ class AnalystSession:
             self._running -= 1
 
     def admit(self) -> None:
-        """Those that are there, and were not before."""
+        """Admit the parties that joined since the last call."""
         self._admission.admit()
 
     @contextmanager

@@ -348,7 +348,7 @@ def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
 
 
 def _public(key: bytes) -> bytes:
-    """Of a private key of any kind."""
+    """Return the public key of a private key of any kind."""
     try:
         private = serialization.load_pem_private_key(key, None)
     except (ValueError, TypeError):

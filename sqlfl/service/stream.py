@@ -152,7 +152,7 @@ _HINTS = (
 
 
 def hint(why: str) -> str:
-    """What to look at where there is no connection, as `said` says."""
+    """Return the hint for a missing connection, by the words of `why`."""
     for words, text in _HINTS:
         if any(word in why for word in words):
             return text

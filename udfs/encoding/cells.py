@@ -329,7 +329,7 @@ class RowCounts:
         return cls(somebodys.astype(np.int64), np.where(somebodys, 0, counts).astype(np.int64))
 
     def merged(self, classes: Array) -> RowCounts:
-        """Of equal rows that became one; classes: (a,), the number of the row that each became."""
+        """Return the counts of merged rows; classes: (a,), the index of each row after it."""
         totals = (np.bincount(classes, of).astype(np.int64) for of in (self.own, self.unmatched))
         return RowCounts(*totals)
 

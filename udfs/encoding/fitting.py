@@ -66,9 +66,9 @@ def fit(
     joined: int = CURVE_ROWS,
     limits: curves.CellLimits | None = None,
 ) -> Fitted:
-    """What `apply` needs for the feature, of rows that count so much (a,), from 0 up, in a join of
-    so many rows: by default of enough for a curve. `limits`: of values to which `auto` gives a
-    weight of their own.
+    """Return the values that `apply` needs for the feature. `counts` (a,), from 0 up, are the
+    weights of the rows; `joined` is the number of joined rows, by default enough for a curve.
+    `limits` hold for values to which `auto` gives a weight of their own.
 
     Raises ModelError, naming the feature, where there are no values to fit to, or infinite ones.
     """
@@ -345,7 +345,7 @@ def _frequent(kept: Float, values: Float) -> pa.Array:
 
 
 def bucket_names(bounds: Float) -> list[str]:
-    """Of the buckets between the bounds, by which they are called, as `bucketize` calls them."""
+    """Return the names of the buckets between the bounds, as `bucketize` calls them."""
     written = [number(float(bound)) for bound in bounds]
     inner = [f"[{low}, {high})" for low, high in pairwise(written)]
     return [f"< {written[0]}", *inner, f">= {written[-1]}"] if written else ["all"]

@@ -110,7 +110,7 @@ class Site:
 
 
 def settings_of(site: str) -> Path:
-    """Where a site's settings are. Raise Error where that is not said."""
+    """Return the path of a site's settings. Raise Error if the environment does not say it."""
     place = os.environ.get(SETTINGS)
     if not place:
         raise Error(

@@ -332,8 +332,8 @@ class Lbfgs:
         return {"effective_parameters": self._freedom + 1.0, **spread}
 
     def _keep_to_the_blocks(self) -> None:
-        """Where H is lower than any parameters can make it, it has left what the blocks predict:
-        rounding was fitted. It is made from their predictions again, and messages are of 8 bytes.
+        """Make H from the blocks' predictions again if the objective is lower than any parameters
+        can make it: H then fits rounding errors. From then on messages have 8-byte numbers.
 
         With g the gradient and l2 > 0, no objective is below f − ‖g‖²/(2 l2): the intercept, which
         is not penalised, is at its best in each step.

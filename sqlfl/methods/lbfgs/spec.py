@@ -38,7 +38,7 @@ def _exchanges(run: Run) -> list[Exchange]:
 
 
 def _exact_iterations(run: Run) -> list[Exchange]:
-    """Where 4-byte numbers do not do."""
+    """Return the exchanges of iterations for which 4-byte numbers are not exact enough."""
 
     def sent(slot: Slot, client: Client) -> Content:
         return _residuals(run, ExactLbfgsResiduals, slot, client)

@@ -230,7 +230,7 @@ class Restriction:
         self.quadratic = problem.loss.quadratic
 
     def lengths(self, steps: Array) -> tuple[Array, Array]:
-        """Of the blocks (slots, ways), and of the intercept (d_c,)."""
+        """Return the step lengths of the blocks (slots, ways), and of the intercept (d_c,)."""
         return steps[: self._slope.size].reshape(self._slope.shape), steps[self._slope.size :]
 
     def trial(self, steps: Array) -> StepTrial:

@@ -44,11 +44,11 @@ def draw(
 def estimate(
     sums: npt.NDArray[np.integer], parties: int, bound: float, bins: int, theta: float
 ) -> Array:
-    """What is estimated of the parties' sum, from the sum of their draws: float64 of that shape.
+    """Return the estimate of the parties' sum from the sum of their draws: float64 of that shape.
 
     It is bound/(theta·bins) (sum − bins·parties/2): unbiased, but for the rounding that `draw` has,
-    with variance `variance`. InternalError for sums that so many draws do not have, for no parties,
-    and for what `draw` refuses of the others.
+    with variance `variance`. Raise InternalError for sums that so many draws cannot have, for no
+    parties, and for other arguments that `draw` refuses.
     """
     check(bins, theta)
     _check_bound(bound)
@@ -94,7 +94,7 @@ def _thresholds(values: Array, bound: float, theta: float) -> npt.NDArray[np.uin
 def _heads(
     thresholds: npt.NDArray[np.uint32], bins: int, entropy: Entropy
 ) -> npt.NDArray[np.int64]:
-    """How many of `bins` coins each show less than their threshold, of 32 random bits each.
+    """Return how many of `bins` coins each, of 32 random bits, are less than their threshold.
 
     Bit by bit, from the highest on, of all coins at once: a coin stays open where its bit is the
     threshold's, and else is less where the threshold's is 1. Whether the bits are alike is a fair
@@ -116,7 +116,7 @@ def _heads(
 
 
 def _ones(coins: npt.NDArray[np.int16], entropy: Entropy) -> npt.NDArray[np.int16]:
-    """How many of so many random bits are 1, each number anew."""
+    """Return, for each number of coins, how many of so many fresh random bits are 1."""
     most = int(coins.max(initial=0))
     size = next((size for size in (8, 16, 32) if most <= size), 64)
     kind = np.dtype(f"u{size // 8}")
