@@ -70,7 +70,7 @@ def spec_of(name: str) -> MethodSpec:
 
 
 def has_head(tower: TowerOptions | None) -> bool:
-    """The coordinator trains a linear head over the sum of the towers' outputs."""
+    """Return whether the coordinator trains a linear head over the sum of the towers' outputs."""
     return tower is not None and tower.outputs is not None
 
 

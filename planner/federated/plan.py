@@ -102,7 +102,7 @@ class FederatedPlan:
     """The candidates of TUNE; None for one model."""
 
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
-        """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
+        """Return the SELECTs that `client` evaluates, slot after slot, as in `Prepare`."""
         return _fragments(self.ucq, self.specifications[client])
 
     def request(self, client: Client) -> Request:

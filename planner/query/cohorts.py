@@ -322,8 +322,11 @@ class Cohorts:
     def _tied(
         self, inner: State, terms: list[Term], outside: Sequence[DraftRelation]
     ) -> list[Term]:
-        """Return conditions that compare an outer value with one table of the subquery, and further
-        tables with that table."""
+        """Return conditions that compare each outer value with one table of the subquery, the first
+        in order, and further tables with that table.
+
+        An equality stays as it is where the values of the three sides are not equal transitively.
+        """
         firsts: dict[str, tuple[DraftRelation, Term]] = {}
         result = []
         for term in terms:
@@ -331,11 +334,11 @@ class Cohorts:
             if ends is None:
                 result.append(term)
                 continue
-            own, outer = ends
-            first = firsts.setdefault(to_sql(outer[1].expression), own)
-            same = first[0] is own[0]
-            if not same and is_transitive(self._draft, [first, own, outer]):
-                sides = [operand(side.expression.copy()) for _, side in (first, own)]
+            inner_end, outer_end = ends
+            first = firsts.setdefault(to_sql(outer_end[1].expression), inner_end)
+            is_same_table = first[0] is inner_end[0]
+            if not is_same_table and is_transitive(self._draft, [first, inner_end, outer_end]):
+                sides = [operand(side.expression.copy()) for _, side in (first, inner_end)]
                 term = Term(exp.EQ(this=sides[0], expression=sides[1]), term.span)
             result.append(term)
         return result
@@ -343,7 +346,9 @@ class Cohorts:
     def _ends(
         self, inner: State, term: Term, outside: Sequence[DraftRelation]
     ) -> tuple[tuple[DraftRelation, Term], tuple[DraftRelation, Term]] | None:
-        """Return the subquery's side of an equality with a value of outside, then that value."""
+        """Return the subquery's side of an equality with a value of outside, then that value, each
+        with its relation. Return None for any other condition.
+        """
         equal = equality(term.expression)
         if equal is None or equal.nulls or equal.parts:
             return None

@@ -761,19 +761,19 @@ class _Reader:
 
 
 def _in_order(node: Node) -> bool:
-    """Rows come in the order of one table. Else that follows from what they are made of, and so
-    does which are the first."""
+    """Return whether rows come in the order of one table. Otherwise their values decide the order,
+    and which rows are the first."""
     return bool((node.get("from_table") or {}).get("type") == "BASE_TABLE")
 
 
 def _apart(node: Node) -> bool:
-    """A SELECT that groups rows, or whose equal rows are one."""
+    """Return whether the SELECT groups rows, or takes equal rows as one."""
     alike = any(m["type"] == "DISTINCT_MODIFIER" for m in node.get("modifiers") or ())
     return bool(node.get("group_expressions")) or alike
 
 
 def _placed(node: Node, outputs: tuple[SelectOutput, ...]) -> SelectOutput | None:
-    """The output that a number in GROUP BY or ORDER BY stands for."""
+    """Return the output that a number in GROUP BY or ORDER BY stands for."""
     text = literal(node)
     if text is None or not text.isdecimal() or not 1 <= int(text) <= len(outputs):
         return None

@@ -205,7 +205,7 @@ def _ended(process: subprocess.Popen[bytes]) -> str:
 def _asked(
     process: subprocess.Popen[bytes], cursor: sql.Connection, tried: Tried, rules: TrainingPolicy
 ) -> dict[str, Any] | None:
-    """The worker's reply; None where it has ended before."""
+    """Return the worker's reply; None if the worker ended before."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -45,7 +45,9 @@ NULL."""
 
 
 def type_of(node: dict[str, Any]) -> str:
-    """The type that a CAST names, as DuckDB writes it; another text where it is not a plain one."""
+    """Return the type that a CAST names, as DuckDB writes it. A type with parts, other than DECIMAL
+    and VARCHAR, has another text.
+    """
     name = str(node.get("type_name")).upper()
     name = _ALIASES.get(name, name)
     parts = node.get("children") or []
@@ -61,7 +63,7 @@ def type_of(node: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=1024)
 def lossless(source: str, target: str) -> bool:
-    """A cast of any value works, and different values stay different."""
+    """Return whether a cast of any value works, and different values stay different."""
     if source == target:
         return True
     if target == TEXT:

@@ -116,7 +116,7 @@ def _name(item: Node) -> str:
 
 
 def _source(select: Node) -> str | None:
-    """The name of the one source of FROM."""
+    """Return the name of the one source of FROM; None for joins and renamed columns."""
     source = select["from_table"]
     if source["type"] not in ("BASE_TABLE", "SUBQUERY") or source.get("column_name_alias"):
         return None

@@ -325,7 +325,7 @@ def _checked(secret: object) -> bytes:
 
 
 def _write(path: Path, text: str) -> None:
-    """A new file, on disk when this returns."""
+    """Write a new file, which is on disk when this returns."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(text)
