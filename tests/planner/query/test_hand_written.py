@@ -269,6 +269,10 @@ REFUSED = {
         f"SELECT * FROM (SELECT f.id, d.cat, d.x {J}) PIVOT (sum(x) FOR cat IN ('c0') GROUP BY id)",
         "PIVOT cannot be done over a and b",
     ),
+    "SEMI JOIN by a name that two tables have": (
+        "SELECT f.y FROM a.facts f SEMI JOIN b.dims AS f ON f.k = a.facts.k",
+        "SEMI JOIN cannot be done over a and b",
+    ),
     "POSITIONAL JOIN of two parties": (
         "SELECT f.y, d.x FROM a.facts f POSITIONAL JOIN b.dims d",
         "POSITIONAL JOIN cannot be done over a and b",
