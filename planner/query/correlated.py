@@ -739,8 +739,9 @@ def _as_first(select: exp.Select) -> exp.Select | None:
 def _is_row(select: exp.Select) -> bool:
     """Return whether the subquery gives rows, of which it must have one for a value."""
     given = {key for key, value in select.args.items() if value}
-    value = select.expressions[0].unalias()
-    return given <= _ROWS and not any(map(is_aggregate, own_nodes(value)))
+    value = exp.Paren(this=select.expressions[0].unalias().copy())
+    has_aggregate = any(outermost_aggregates(value)) or any(map(is_aggregate, own_nodes(value)))
+    return given <= _ROWS and not has_aggregate
 
 
 def _is_plain(node: exp.Expr, select: exp.Select) -> bool:
