@@ -418,16 +418,7 @@ class _Fusion:
         members = [i for i in range(len(self.block.relations)) if self.groups.find(i) == root]
         if len(members) == 1:
             return self.block.relations[root]
-        subqueries = {self.block.relations[i].once for i in members}
-        for relation in (self.block.relations[i] for i in members):
-            if relation.once and len(subqueries) > 1:
-                raise self.draft.error(
-                    f"a subquery over {relation.label} is compared with a table of its own party, "
-                    "beside the key that it is joined by",
-                    relation.span,
-                    "compare it with one table by equalities alone: WHERE EXISTS (SELECT 1 FROM "
-                    "party.table AS u WHERE u.key = t.key)",
-                )
+        once = self._subquery_of([self.block.relations[i] for i in members])
         core = [i for i in members if not self._node_of(i).absorbed]
         optional = [i for i in members if i not in core]
         parts = {i: self.block.relations[i] for i in core}
@@ -444,8 +435,23 @@ class _Fusion:
         ids = tuple(id_ for i in (*core, *optional) for id_ in parts[i].ids)
         name = "_".join(self.block.relations[i].name for i in members)
         single = any(self.block.relations[i].single for i in members)
-        (once,) = subqueries
         return DraftRelation(ids, name, parts[core[0]].span, (branch,), once, single)
+
+    def _subquery_of(self, members: Sequence[DraftRelation]) -> str:
+        """Return `DraftRelation.once` of relations that are fused. Raise PlanError if it is not the
+        same for all of them.
+        """
+        subqueries = {relation.once for relation in members}
+        if len(subqueries) > 1:
+            relation = next(relation for relation in members if relation.once)
+            raise self.draft.error(
+                f"a subquery over {relation.label} is compared with a table of its own party, "
+                "beside the key that it is joined by",
+                relation.span,
+                "compare it with one table by equalities alone: WHERE EXISTS (SELECT 1 FROM "
+                "party.table AS u WHERE u.key = t.key)",
+            )
+        return members[0].once
 
     def _left_join_sources(
         self,
