@@ -26,7 +26,6 @@ from sqlfl.planner.query.cohorts import (
     Presence,
     existing,
     is_cohort,
-    of_existence,
     scope_within,
 )
 from sqlfl.planner.query.ctes import Environment, with_ctes
@@ -39,7 +38,13 @@ from sqlfl.planner.query.equalities import (
     conjuncts,
     equality,
 )
-from sqlfl.planner.query.existence import ExistenceParter
+from sqlfl.planner.query.existence import (
+    OF_ROWS,
+    ExistenceParter,
+    conditions_of,
+    counted_rows,
+    is_bounded,
+)
 from sqlfl.planner.query.groups import is_grouped, is_of_rows, outermost_aggregates
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.memberships import Membership, memberships
@@ -54,14 +59,14 @@ from sqlfl.planner.query.relations import (
     column,
     ids_of,
     operand,
+    substituted,
+    with_filters,
 )
-from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.sources import Sources
 from sqlfl.planner.query.windows import GOVERNED, GOVERNED_HINT, Sides, Step, Window, step_of
 
 _CLAUSES = frozenset(("with_", "expressions", "from_", "joins", "where", "having", "distinct"))
-_ROWS = frozenset(("with_", "expressions", "from_", "joins", "where"))
 OVER_NONE = {
     "approx_count_distinct": 0,
     "count": 0,
@@ -262,7 +267,7 @@ class CorrelatedAggregates:
         for subquery in list(_scalar_subqueries(holder)):
             value = self._value(subquery, state, scope)
             if value is not None:
-                subquery.replace(exp.Paren(this=value))
+                subquery.replace(operand(value))
         result: exp.Expr = holder.this
         return result
 
@@ -367,7 +372,7 @@ class CorrelatedAggregates:
                 return None
             self._present.append(presence[1])
             return presence[0]
-        counted = _counted(exists)
+        counted = counted_rows(exists)
         value = self._value(counted, state, scope) if counted else None
         if value is None:
             return None
@@ -376,8 +381,8 @@ class CorrelatedAggregates:
     def _has_windows(self, part: exp.Expr, state: State, scope: Scope) -> bool:
         """Return whether rows are in a window of those outside, which no equality joins."""
         exists = part.find(exp.Exists)
-        counted = None if exists is None else _counted(exists)
-        if exists is None or counted is None or not any(map(_is_bounded, _conditions(exists))):
+        counted = None if exists is None else counted_rows(exists)
+        if exists is None or counted is None or not any(map(is_bounded, conditions_of(exists))):
             return False
         select = counted.this
         try:
@@ -593,6 +598,8 @@ class CorrelatedAggregates:
         select = grouped.select(compared)
         block: DraftBlock | None
         if len(grouped.clients) == 1:
+            if grouped.lookup and (rows := self._rows(grouped, select)) is not None:
+                return rows
             block = self._sources.whole(select, self._known, grouped.clients[0])
         elif grouped.lookup and is_of_rows(select, self._known):
             block = self._sources.each(select, self._known, grouped.clients)
@@ -618,6 +625,32 @@ class CorrelatedAggregates:
             branches=branches,
         )
         return relation, columns
+
+    def _rows(
+        self, lookup: _Grouped, select: exp.Select
+    ) -> tuple[DraftRelation, list[exp.Expr]] | None:
+        """Return `_bound` of columns of one table, which its fragment then reads; else None."""
+        item = exp.Subquery(this=select, alias=exp.TableAlias(this=exp.to_identifier(lookup.name)))
+        try:
+            (state,) = self._read(item, [], self._known, None)
+            (relation,) = state.relations
+        except (PlanError, ValueError):  # which the query has in its own words
+            return None
+        (derived,) = state.items
+        plain = all(isinstance(term.expression, exp.Column) for _, term in derived.columns)
+        if not plain or state.tree.lefts:
+            return None
+        branches = []
+        for branch in with_filters(relation, state.tree.conditions).branches:
+            columns = {
+                (lookup.id, folded(name)): substituted(term, branch).expression
+                for name, term in derived.columns
+            }
+            branches.append(replace(branch, columns=columns))
+        span = span_of(lookup.node, self._sql)
+        keys: list[exp.Expr] = []
+        keys += (column(f"{_KEY}{place}", lookup.id) for place in range(len(lookup.keys)))
+        return DraftRelation((lookup.id,), lookup.name, span, tuple(branches)), keys
 
     def _compared(
         self,
@@ -679,35 +712,11 @@ def _existence(node: exp.Expr) -> Iterator[exp.Exists]:
             yield from _existence(child)
 
 
-def _conditions(exists: exp.Exists) -> Iterator[exp.Expr]:
-    where = exists.this.unnest().args.get("where")
-    return iter(()) if where is None else conjuncts(where.this)
-
-
-def _is_bounded(condition: exp.Expr) -> bool:
-    """Return whether the condition is an inequality, as those of windows are."""
-    return isinstance(condition.unnest(), exp.Between | exp.LT | exp.LTE | exp.GT | exp.GTE)
-
-
-def _counted(exists: exp.Exists) -> exp.Subquery | None:
-    """Return the number of rows of the subquery. None if it has clauses that change whether there
-    are rows: an aggregate has one of none.
-    """
-    select = of_existence(exists.this).unnest()
-    if not isinstance(select, exp.Select) or any(map(has_calls, select.expressions)):
-        return None
-    counted = select.copy()
-    counted.set("order", None)
-    given = {key for key, value in counted.args.items() if value}
-    counted.set("expressions", [exp.Anonymous(this="count", expressions=[exp.Star()])])
-    return exp.Subquery(this=counted) if given <= _ROWS else None
-
-
 def _as_first(select: exp.Select) -> exp.Select | None:
     """Return `SELECT first(x ORDER BY y)` for `SELECT x ... ORDER BY y LIMIT 1`, else None."""
     given = {key for key, value in select.args.items() if value}
     limit, order = select.args.get("limit"), select.args.get("order")
-    if not given <= _ROWS | {"order", "limit"} or order is None or len(select.expressions) != 1:
+    if not given <= OF_ROWS | {"order", "limit"} or order is None or len(select.expressions) != 1:
         return None
     if limit is None or to_sql(limit).split() != ["LIMIT", "1"]:
         return None
@@ -741,7 +750,7 @@ def _is_row(select: exp.Select) -> bool:
     given = {key for key, value in select.args.items() if value}
     value = exp.Paren(this=select.expressions[0].unalias().copy())
     has_aggregate = any(outermost_aggregates(value)) or any(map(is_aggregate, own_nodes(value)))
-    return given <= _ROWS and not has_aggregate
+    return given <= OF_ROWS and not has_aggregate
 
 
 def _is_plain(node: exp.Expr, select: exp.Select) -> bool:

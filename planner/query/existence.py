@@ -34,6 +34,9 @@ from sqlfl.planner.query.relations import DraftRelation, Term, clients_of, ids_o
 from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.scopes import Scope
 
+OF_ROWS = frozenset(("with_", "expressions", "from_", "joins", "where"))
+"""Clauses of a SELECT of rows as they are."""
+
 
 @dataclass(frozen=True)
 class _Party:
@@ -304,3 +307,27 @@ def _is_table(item: exp.Expr) -> bool:
 
 def _is_inner(join: exp.Join) -> bool:
     return not (join.method or join.side) and join.kind.upper() in ("", "INNER", "CROSS")
+
+
+def conditions_of(exists: exp.Exists) -> Iterator[exp.Expr]:
+    where = exists.this.unnest().args.get("where")
+    return iter(()) if where is None else conjuncts(where.this)
+
+
+def is_bounded(condition: exp.Expr) -> bool:
+    """Return whether the condition is an inequality, as those of windows are."""
+    return isinstance(condition.unnest(), exp.Between | exp.LT | exp.LTE | exp.GT | exp.GTE)
+
+
+def counted_rows(exists: exp.Exists) -> exp.Subquery | None:
+    """Return the number of rows of the subquery. None if it has clauses that change whether there
+    are rows: an aggregate has one of none.
+    """
+    select = of_existence(exists.this).unnest()
+    if not isinstance(select, exp.Select) or any(map(has_calls, select.expressions)):
+        return None
+    counted = select.copy()
+    counted.set("order", None)
+    given = {key for key, value in counted.args.items() if value}
+    counted.set("expressions", [exp.Anonymous(this="count", expressions=[exp.Star()])])
+    return exp.Subquery(this=counted) if given <= OF_ROWS else None

@@ -189,6 +189,19 @@ def test_an_aggregate_is_under_the_policies_of_its_table(
             train(MEAN.format("p.ward = o.ward"))  # four groups
 
 
+def test_a_value_is_of_a_row_of_its_table_for_its_owner(
+    owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation],
+) -> None:
+    """Rules that take the rows of a table as they are take a value of one of them."""
+    con, fed = owned
+    grant = "GRANT JOIN (pid), TRAIN (age) ON patients TO 'acme' UNDER r"
+    ruled(con, "min_rows = 50, min_difference = 10", grant)
+    value = "(SELECT p.age FROM clinic.patients p WHERE p.pid = o.pid) AS age"
+    with fed:
+        fed.sql(OF_OWN.format(value, "lab.own o"))
+        assert fed.model("m").metrics["rows"] == 200
+
+
 def test_numbers_of_rows_decide_nothing_under_never(
     owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation],
 ) -> None:
