@@ -24,7 +24,7 @@ LIMBS, EXACT_LIMBS = 2, 16
 planner does not load.
 """
 DIAGONAL = "diagonal_gram"
-"""As in sqlfl.aggregation.summands: second moments with only the diagonal of one-hot columns."""
+"""Part of sqlfl.aggregation.summands: second moments with only the diagonal of one-hot columns."""
 PHASE = "secure sums"
 
 

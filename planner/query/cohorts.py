@@ -533,9 +533,9 @@ def _test(join: exp.Join, first: exp.Expr, before: Sequence[exp.Join]) -> exp.Ex
     on, using = join.args.get("on"), join.args.get("using")
     if on is not None:
         whole = all(c.args.get("table") for c in nodes(on, exp.Column)) and not on.find(exp.Query)
-        own = folded(join.this.alias_or_name)
-        named = any(folded(c.table) == own and not c.db for c in nodes(on, exp.Column))
-        same = own in {folded(item.alias_or_name) for item in (first, *(j.this for j in before))}
+        alias = folded(join.this.alias_or_name)
+        named = any(folded(c.table) == alias and not c.db for c in nodes(on, exp.Column))
+        same = alias in {folded(item.alias_or_name) for item in (first, *(j.this for j in before))}
         return of_tables(on) if whole and not (named and same) else None
     if not using or first.args.get("joins"):
         return None

@@ -632,14 +632,15 @@ class CorrelatedAggregates:
         """Return `_bound` of columns of one table, which its fragment then reads; else None."""
         item = exp.Subquery(this=select, alias=exp.TableAlias(this=exp.to_identifier(lookup.name)))
         try:
-            (state,) = self._read(item, [], self._known, None)
-            (relation,) = state.relations
-        except (PlanError, ValueError):  # which the query has in its own words
+            states = self._read(item, [], self._known, None)
+        except PlanError:  # which the query has in its own words
             return None
+        state = states[0]
         (derived,) = state.items
         plain = all(isinstance(term.expression, exp.Column) for _, term in derived.columns)
-        if not plain or state.tree.lefts:
+        if len(states) > 1 or len(state.relations) > 1 or state.tree.lefts or not plain:
             return None
+        (relation,) = state.relations
         branches = []
         for branch in with_filters(relation, state.tree.conditions).branches:
             columns = {

@@ -112,7 +112,7 @@ class _Node:
     """Conditions of its LEFT JOIN."""
     span: Span | None = None
     lookup: bool = False
-    """As in `OuterJoin`."""
+    """True if each row has one partner at most (`OuterJoin.lookup`)."""
     absorbed: bool = False
     """True if its LEFT JOIN stands in the FROM of a fused relation of its parent."""
 

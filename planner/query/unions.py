@@ -459,7 +459,7 @@ def partners_of(
     for at, relation in enumerate(block.relations):
         if relation.once:
             groups.setdefault(relation.once, []).append(at)
-    found = []
+    subqueries = []
     for group in groups.values():
         partners = _Subquery.of(block, shared.of_block[number], group).partners()
         if partners is None:
@@ -472,5 +472,5 @@ def partners_of(
                 "with one before it: EXISTS (SELECT 1 FROM b.u JOIN c.v ON v.x = u.x WHERE "
                 "u.key = t.key)",
             )
-        found.append(partners)
-    return tuple(found)
+        subqueries.append(partners)
+    return tuple(subqueries)

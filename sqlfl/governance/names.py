@@ -155,7 +155,7 @@ CHANGING = (
 )  # fmt: skip
 """Functions that give other values though their arguments are the same."""
 _BARE = ("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp")
-"""Those that are written without brackets."""
+"""Functions of these that are written without brackets."""
 _AGE = "age"
 """A function that reads the clock where it has one argument."""
 

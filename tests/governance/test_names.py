@@ -160,7 +160,7 @@ def test_rows_that_stay_the_same(select: str) -> None:
 
 
 def test_all_functions_that_change_are_known(con: duckdb.DuckDBPyConnection) -> None:
-    """Those of a session alone, of errors and of plans give rows no other values."""
+    """Functions of a session alone, of errors and of plans give rows no other values."""
     text = """SELECT function_name FROM duckdb_functions() WHERE internal
       AND function_type IN ('scalar', 'aggregate')
       GROUP BY ALL HAVING bool_and(stability <> 'CONSISTENT')"""

@@ -52,8 +52,9 @@ SECRETS: dict[str, tuple[str, ...]] = {
     "ssn": ("'m4'", "'n1000'"), "pid": ("517", "100000"),
     "info": ("{'a': 3, 'b': 3}", "{'a': NULL, 'b': 1}", "NULL"),
 }  # fmt: skip
-"""Of one row: what a column has in the other world. A key has that wherever it is, so that the same
-rows are joined by it."""
+"""Values of one row in the other world, by column. A key has its value in all tables, so that the
+same rows are joined by it.
+"""
 
 
 @contextmanager

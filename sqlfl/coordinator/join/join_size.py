@@ -74,18 +74,27 @@ def once_each(ucq: Ucq, codes: Mapping[int, SlotCodes]) -> dict[int, SlotCodes]:
                     raise _refused(ucq.slots[partner.slot], governed[0])
                 reduced[partner.slot] = _without(reduced[partner.slot], rows[again])
                 if partner.of is not None:
-                    own = reduced[partner.of]
-                    others = _keyed(own, fragments[partner.of], partner.keys)
-                    pairs = [
-                        (own.keys[key][others], reduced[partner.slot].keys[key][rows])
-                        for key in partner.keys
-                    ]
-                    one, other = pairs[0]
-                    for pair in pairs[1:]:
-                        one, other = paired(one, other, *pair)
-                    lonely = others[~np.isin(one, other[other >= 0])]
-                    reduced[partner.of] = _without(own, lonely)
+                    before = reduced[partner.of]
+                    lonely = _lonely(before, fragments[partner.of], reduced[partner.slot], rows,
+                                     partner.keys)  # fmt: skip
+                    reduced[partner.of] = _without(before, lonely)
     return reduced
+
+
+def _lonely(
+    codes: SlotCodes,
+    fragments: Sequence[int],
+    partners: SlotCodes,
+    partner_rows: Array,
+    keys: Sequence[int],
+) -> Array:
+    """Return the rows of these fragments whose keys none of `partner_rows` has: int64 (n,)."""
+    rows = _keyed(codes, fragments, keys)
+    pairs = [(codes.keys[key][rows], partners.keys[key][partner_rows]) for key in keys]
+    one, other = pairs[0]
+    for pair in pairs[1:]:
+        one, other = paired(one, other, *pair)
+    return rows[~np.isin(one, other[other >= 0])]
 
 
 def _keyed(codes: SlotCodes, fragments: Sequence[int], keys: Sequence[int]) -> Array:
@@ -175,21 +184,21 @@ def check_lookups(ucq: Ucq, codes: Mapping[int, SlotCodes], counts: Callable[[in
 
         for left in (each for each in _each(block.lefts) if each.lookup):
             (index,) = left.slots
-            own = codes[index].keys
+            keys = codes[index].keys
             rows = codes[index].among(members[index])
             for join in left.on:
-                rows &= own[join.key] >= 0
+                rows &= keys[join.key] >= 0
             if index in ucq.mapped:
                 used = joined(index, members[index])
-                one, other = (own[left.on[0].key][chosen] for chosen in (rows, used))
+                one, other = (keys[left.on[0].key][chosen] for chosen in (rows, used))
                 for join in left.on[1:]:
-                    one, other = paired(one, other, own[join.key][rows], own[join.key][used])
+                    one, other = paired(one, other, keys[join.key][rows], keys[join.key][used])
                 rows[rows] = np.isin(one, other)
             else:  # a condition alone reads it
                 for join in left.on:
                     outside = joined(join.left, members[join.left])
-                    rows &= np.isin(own[join.key], codes[join.left].keys[join.key][outside])
-            if len(_repeats([own[join.key][rows] for join in left.on])):
+                    rows &= np.isin(keys[join.key], codes[join.left].keys[join.key][outside])
+            if len(_repeats([keys[join.key][rows] for join in left.on])):
                 name = ucq.slots[index].name
                 raise ModelError(
                     f"several rows of {name} have the key of one row outside, and a subquery that "
