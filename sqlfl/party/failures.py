@@ -43,6 +43,12 @@ def safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
             "hint: give it more memory; or attach a connection on which LOAD httpfs has been run, "
             "which can encrypt"
         )
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return (
+            f"its database's memory does not suffice for {request.kind}\n"
+            "hint: a query over fewer rows; or its owner raises memory_limit there, or sets "
+            "temp_directory to a folder on a larger disk"
+        )
     return failed(request, error)
 
 

@@ -50,6 +50,9 @@ ROWS = 300
 """Of the tables; of the stand-ins' there are others."""
 WHOLE = request(*(Asked(0, kind, "", "", 1) for kind in ("send_keys", "activate", "send_labels")))
 ANALYZE = "EXPLAIN ANALYZE "
+ENDLESS = """SELECT max(a.age + d.age) AS f, 0 AS sqlfl_key_0_0
+    FROM patients AS a, patients AS b, patients AS c, patients AS d"""
+"""Runs for hours over stand-ins, in little memory: DuckDB keeps a million of its 10^12 rows."""
 
 
 @pytest.fixture
@@ -381,30 +384,39 @@ def test_few_are_in_progress(ask: Ask) -> None:
 
 
 def test_a_request_of_one_that_takes_too_long_ends_it(database: Open) -> None:
-    crossed = ", ".join(f"patients AS t{n}" for n in range(6))
-    text = f"SELECT max(t0.age + t5.age) AS f, 0 AS sqlfl_key_0_0 FROM {crossed}"
     with closing(party(database("SELECT 1"), "seconds = 0.5, min_cell = 1")) as client:
         ask: Ask = lambda message: told(client, message)  # noqa: E731
-        assert isinstance(ask(rehearse(RUN, ONE, text)), ms.Ready)
-        reply = ask(prepare(RUN, ONE, text))
+        assert isinstance(ask(rehearse(RUN, ONE, ENDLESS)), ms.Ready)
+        reply = ask(prepare(RUN, ONE, ENDLESS))
         assert isinstance(reply, ms.Failure)
         assert reply.error == "PolicyError"
         assert "seconds = 0.5, and prepare took longer" in reply.text
         assert not client.rehearsing
-        assert_refused(ask(prepare(RUN, ONE, text)), "Error")
+        assert_refused(ask(prepare(RUN, ONE, ENDLESS)), "Error")
         assert isinstance(ask(rehearse(f"{RUN}2")), ms.Ready)
         assert isinstance(ask(prepare(f"{RUN}2")), ms.Prepared)
 
 
-def test_one_that_does_not_end_can_be_ended(database: Open) -> None:
-    client = party(database("SELECT 1"))
+def test_memory_that_does_not_suffice(database: Open) -> None:
+    # a product of three tables at the right side of another is kept, and has 10^9 rows
     crossed = ", ".join(f"patients AS t{n}" for n in range(6))
     text = f"SELECT max(t0.age + t5.age) AS f, 0 AS sqlfl_key_0_0 FROM {crossed}"
-    with closing(client):
+    con = database("SET memory_limit = '40MB'", "SET temp_directory = ''")
+    with closing(party(con)) as client:
         assert isinstance(told(client, rehearse(RUN, ONE, text)), ms.Ready)
+        reply = told(client, prepare(RUN, ONE, text))
+        assert isinstance(reply, ms.Failure)
+        assert reply.text.startswith("its database's memory does not suffice for prepare\nhint: ")
+        assert isinstance(told(client, ms.ListTables("", -1)), ms.Tables)
+
+
+def test_one_that_does_not_end_can_be_ended(database: Open) -> None:
+    client = party(database("SELECT 1"))
+    with closing(client):
+        assert isinstance(told(client, rehearse(RUN, ONE, ENDLESS)), ms.Ready)
         found: list[Message] = []
         thread = threading.Thread(
-            target=lambda: found.append(told(client, prepare(RUN, ONE, text)))
+            target=lambda: found.append(told(client, prepare(RUN, ONE, ENDLESS)))
         )
         thread.start()
         end = time.monotonic() + 30
