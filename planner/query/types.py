@@ -126,10 +126,9 @@ def comparison_type(left: str, right: str) -> str | None:
         return left
     if is_number(left) and is_number(right):
         return _number(left, right)
-    for family in (_TEMPORAL, _TIMES):
-        if left in family and right in family:
-            return "TIME" if family is _TIMES else family[max(map(family.index, (left, right)))]
-    return None
+    if left in _TEMPORAL and right in _TEMPORAL:
+        return _TEMPORAL[max(map(_TEMPORAL.index, (left, right)))]
+    return None  # of TIME and TIME WITH TIME ZONE, DuckDB takes the one that stands on the left
 
 
 def union_type(types: tuple[str, ...]) -> str | None:

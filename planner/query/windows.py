@@ -469,6 +469,10 @@ def window_of(block: Reads, condition: exp.Expr) -> Window | None:
         if low is None or high is None or low.pair != high.pair:
             return None
         return low.within(high)
+    if isinstance(condition, exp.EQ):  # of one value; a.x = b.y is a key as it is
+        ends = condition.args["this"], condition.args["expression"]
+        is_mixed = any(len(block.reads(Term(end, None))) > 1 for end in ends)
+        return _compared(block, exp.EQ, *ends) if is_mixed else None
     if type(condition) not in _MIRRORED:
         return None
     kind, sides = type(condition), (condition.this, condition.expression)
@@ -519,6 +523,7 @@ def _compared(block: Reads, kind: type[exp.Expr], left: exp.Expr, right: exp.Exp
         exp.GT: (bound + 1, None),
         exp.LTE: (None, bound),
         exp.LT: (None, bound - 1),
+        exp.EQ: (bound, bound),
     }
     low, high = bounds[kind]
     if difference.is_diff:  # date_diff() of an infinite day is NULL

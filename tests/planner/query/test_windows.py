@@ -29,6 +29,15 @@ QUERIES = {
     "an absolute value": f"SELECT o.id, w.temp {FROM} abs(o.day - w.day) <= 1",
     "an absolute value, on the right": f"SELECT o.id, w.temp {FROM} 2 > abs(w.day - o.day)",
     "date_diff": f"SELECT o.id, w.temp {FROM} date_diff('day', o.day, w.day) BETWEEN 0 AND 1",
+    "the next day": f"SELECT o.id, w.temp {FROM} date_diff('day', o.day, w.day) = 1",
+    "a difference": f"SELECT o.id, w.temp {FROM} w.temp > 0 AND 1 = w.day - o.day",
+    "no difference": f"SELECT o.id, w.temp {FROM} o.day - w.day = 0",
+    "the next hour, of a LEFT JOIN": """SELECT o.id, w.temp FROM shop.orders o
+        LEFT JOIN register.weather w ON date_diff('hour', o.moment, w.moment) = 1""",
+    "a difference of a subquery": """SELECT o.id, (SELECT count(*) FROM register.weather w
+        WHERE w.day - o.day = 1) AS n FROM shop.orders o""",
+    "a difference of numbers": """SELECT v.cost, p.age FROM clinic.visits v
+        JOIN register.people p ON p.id - v.person = 1""",
     "days of times": f"""SELECT o.id, w.temp {FROM}
         w.moment::DATE BETWEEN o.moment::DATE AND o.moment::DATE + 1""",
     "numbers": """SELECT o.amount, p.age FROM shop.orders o
@@ -113,6 +122,9 @@ def test_infinite_days_are_near_themselves_alone() -> None:
         "y.d - x.d BETWEEN -2 AND 2",
         "y.d - x.d BETWEEN 1 AND 2",
         "date_diff('day', x.d, y.d) BETWEEN -2 AND 2",
+        "y.d - x.d = 2",
+        "y.d - x.d = 0",
+        "date_diff('day', x.d, y.d) = 0",
         "abs(x.d - y.d) < 3",
     ):
         query = f"SELECT x.s AS one, y.s AS two FROM a.t x JOIN b.t y ON {window}"
@@ -172,6 +184,7 @@ def test_other_keys_are_refused(catalog: DatabaseCatalog, on: str) -> None:
     "condition",
     [
         "w.moment BETWEEN o.moment - INTERVAL 1 DAY AND o.moment",
+        "w.moment - o.moment = INTERVAL 1 DAY",
         "w.day BETWEEN o.day - INTERVAL 1 MONTH AND o.day",
         "w.day >= o.day",
         "w.day BETWEEN o.day - 999 AND o.day",
@@ -232,6 +245,7 @@ def _window(random: Random, one: str, other: str) -> str:
             f"{left} BETWEEN {right} + {low} AND {right} + {high}",
             f"{left} >= {right} + {low} AND {right} + {high} >= {left}",
             f"{left} - {right} > {low} AND {left} < {right} + {high}",
+            f"{left} - {right} = {low}",
             f"abs({left} - {right}) <= {high}",
             f"{left} - {right} BETWEEN {low} AND {high}",
         )
