@@ -290,7 +290,7 @@ def _never_null(value: exp.Expr) -> bool:
     if isinstance(value, exp.Coalesce):
         value = value.expressions[-1]
         return isinstance(value, exp.Cast) and isinstance(value.this, exp.Literal)
-    return isinstance(value, exp.Boolean | exp.Is)
+    return isinstance(value, exp.Boolean | exp.Is | exp.Literal)
 
 
 def _present(value: exp.Expr) -> exp.Expr:

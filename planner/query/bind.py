@@ -16,7 +16,7 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import GROUP_KEY, RESERVED
 from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar import trees
-from sqlfl.planner.grammar.parsing import is_from, items_of, joins_of, unions_of
+from sqlfl.planner.grammar.parsing import is_from, joins_of, unions_of
 from sqlfl.planner.grammar.refusals import (
     HINTS,
     INSIDE,
@@ -33,10 +33,11 @@ from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
 from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
+from sqlfl.planner.query.constants import Constants, alone, called
 from sqlfl.planner.query.correlated import CorrelatedAggregates
 from sqlfl.planner.query.ctes import Cte, Environment, is_unstable, repeated, spread, with_ctes
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.equalities import conjuncts, equality, is_bytewise
+from sqlfl.planner.query.equalities import is_bytewise
 from sqlfl.planner.query.grouped_joins import check_inferred, grouped_join
 from sqlfl.planner.query.groups import as_grouped, is_grouped, is_unpivot
 from sqlfl.planner.query.joins import Joiner, State, renamed
@@ -84,12 +85,13 @@ class Binder:
         self.catalog = catalog
         self.tables = CatalogTables(catalog, sql)
         self.pusher = Pusher(self.tables, sql, clock)
-        self.joiner = Joiner(self.pusher, sql)
+        self.joiner = Joiner(self.pusher, sql, catalog)
         self.asker = Asker(catalog)
         self.careful = careful
         self.claims: list[Term] = []
         """Terms over several relations that must be one value per row."""
         self.sources = Sources(self.pusher, sql)
+        self.constants = Constants(self.pusher)
         self.remarks: list[str] = []
         self.laterals = Laterals(self.sources, self._aggregates)
         self.asof = AsofJoins(self.sources, catalog, self.joiner, self.remarks)
@@ -147,7 +149,7 @@ class Binder:
             r
             for r in found
             if not (is_lateral(r.node) or r.of_join)
-            and not (r.of_rows and self._is_constant(_alone(r.node), known))
+            and not (r.of_rows and self.constants.is_constant(alone(r.node), known))
         ]
         blocker = next(iter(others), None) or self._distinct_union(query)
         outer = has_outer_join(query)
@@ -512,7 +514,7 @@ class Binder:
         condition after it.
         """
         joins = list(in_turn(joins))
-        homes = self._homes(first, joins, known, where)
+        homes = self.constants.homes(first, joins, known, where)
         states = self._placed(first, homes, known, outer)
         for place, join in enumerate(joins):
             lateral = id(join.this) not in homes and is_lateral(join.this)
@@ -522,25 +524,39 @@ class Binder:
                 continue
             if join.side.upper() == "FULL":
                 self._refuse_unstable([first, *(j.this for j in joins[: place + 1])], known)
-            own = any(joins_of(join.this))  # their ON may name earlier tables
-            others = [] if own else self._placed(join.this, homes, known, outer)
-            joined = []
-            for state in states:
-                if own:
-                    before = outer if join.side.upper() == "RIGHT" else state.scope(self.sql, outer)
-                    others = self._item(join.this, known, before)
-                self.joiner.check(states, others, join)
-                for other in others:
-                    joined += self.joiner.join(state, other, join, known, outer)
-                if len(joined) > MAX_BLOCKS:
-                    raise plan_error(
-                        f"the joins of unions make more than {MAX_BLOCKS} blocks",
-                        self.sql,
-                        join.this,
-                        "join fewer unions, or make each one table in a party's database",
-                    )
-            states = joined
+            if any(joins_of(join.this)):
+                states = self._with_nested(states, join, known, outer)
+            else:
+                others = self._placed(join.this, homes, known, outer)
+                self._check_size(len(states) * len(others), join)
+                states = self.joiner.joined(states, others, join, known, outer)
+            self._check_size(len(states), join)
         return states
+
+    def _with_nested(
+        self, states: list[State], join: exp.Join, known: Environment, outer: Scope | None
+    ) -> list[State]:
+        """Join with joins in parentheses, whose ON may name tables before them."""
+        joined: list[State] = []
+        for state in states:
+            before = outer if join.side.upper() == "RIGHT" else state.scope(self.sql, outer)
+            others = self._item(join.this, known, before)
+            if len(states) == 1:
+                return self.joiner.joined(states, others, join, known, outer)
+            self.joiner.check(states, others, join)
+            for other in others:
+                joined += self.joiner.join(state, other, join, known, outer)
+            self._check_size(len(joined), join)
+        return joined
+
+    def _check_size(self, count: int, join: exp.Join) -> None:
+        if count > MAX_BLOCKS:
+            raise plan_error(
+                f"the joins of unions make more than {MAX_BLOCKS} blocks",
+                self.sql,
+                join.this,
+                "join fewer unions, or make each one table in a party's database",
+            )
 
     def _so_far(
         self, states: list[State], first: exp.Expr, joins: list[exp.Join], known: Environment
@@ -601,61 +617,6 @@ class Binder:
                 "order its rows, or make it a table in its party's database",
             )
 
-    def _homes(
-        self, first: exp.Expr, joins: list[exp.Join], known: Environment, where: exp.Expr | None
-    ) -> dict[int, Client]:
-        """Return the clients that get the constants of a FROM, by the ids of their nodes.
-
-        Constants go to a client whose tables conditions compare with them, else to the first client
-        of the tables.
-        """
-        items = [first, *(join.this for join in joins)]
-        constants = [item for item in items if self._is_constant(item, known)]
-        if not constants or len(constants) == len(items):
-            return {}
-        tables = [
-            (node, clients[0])
-            for item in items
-            for node in items_of(exp.select().from_(item.copy(), copy=False))
-            if (clients := self.pusher.clients(node, known))
-        ]
-        if not tables:
-            return {}
-        tests = [*(join.args.get("on") for join in joins), where]
-        named = {folded(node.alias_or_name): client for node, client in reversed(tables)}
-        terms = [
-            part
-            for test in tests
-            if test is not None
-            for part in conjuncts(test)
-            if not isinstance(part, exp.Or)
-        ]
-        found: dict[int, Client] = {}
-        # an equality may be of two parties, other comparisons are of one
-        for term in sorted(terms, key=lambda term: equality(term) is not None):
-            names = {folded(c.table) for c in nodes(term, exp.Column)} & set(named)
-            for item in constants:
-                if names and _names(term, item):
-                    found.setdefault(id(item), named[min(names)])
-        return {id(item): tables[0][1] for item in constants} | found
-
-    def _is_constant(self, node: object, known: Environment) -> bool:
-        """Return whether the item of FROM reads no table of a party and no item beside it."""
-        if isinstance(node, exp.Table) and node.db:
-            return False
-        if not isinstance(node, exp.Values | exp.Unnest | exp.Table | exp.Subquery):
-            return False
-        if node.args.get("joins") or (isinstance(node, exp.Subquery) and is_from(node.this)):
-            return False
-        calls = isinstance(node, exp.Unnest | exp.Values)
-        calls = calls or isinstance(node.this, exp.Func | exp.UDTF)
-        if calls and node.find(exp.Column) is not None:
-            return False
-        try:
-            return not self.pusher.clients(node, known)
-        except PlanError:
-            return False
-
     def _placed(
         self, node: exp.Expr, homes: dict[int, Client], known: Environment, outer: Scope | None
     ) -> list[State]:
@@ -666,7 +627,7 @@ class Binder:
         bare = node.copy()
         query = exp.select("*").from_(bare, copy=False)
         block = self.sources.whole(query, known, client)
-        name = _called(node)
+        name = called(node)
         relation = replace(block.relations[0], name=name or "constants")
         shown = tuple((output.name, output.term) for output in block.outputs)
         return [State((relation,), block.tree, (Item(name, shown),))]
@@ -759,26 +720,6 @@ class Binder:
             for o in blocks[0].outputs
         )
         return DraftBlock((relation,), Group(relation.ids), outputs, span=span)
-
-
-def _names(value: exp.Expr, item: exp.Expr) -> bool:
-    return any(folded(c.table) == folded(_called(item)) for c in nodes(value, exp.Column))
-
-
-def _alone(item: object) -> object:
-    """Return the item of FROM without the joins that hang on it."""
-    if not isinstance(item, exp.Expr) or not item.args.get("joins"):
-        return item
-    bare = item.copy()
-    bare.set("joins", None)
-    return bare
-
-
-def _called(item: exp.Expr) -> str:
-    """Return the name of rows of constants; before a JOIN the parser leaves it with the rows."""
-    held = isinstance(item, exp.Table) and isinstance(item.this, exp.UDTF) and not item.alias
-    name: str = (item.this if held else item).alias_or_name
-    return name
 
 
 def _united(name: str, id_: str, branches: list[ClientBranch]) -> exp.Column:

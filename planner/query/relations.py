@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from sqlfl.contract.schema import Client, Made, folded
 from sqlfl.contract.transforms import Transform
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.trees import copied, identifier, nodes
 
@@ -21,6 +22,8 @@ CLIENT_MARK = "sqlfl_client"
 UNLIKE = "sqlfl_unlike"
 """Key in the meta of a column of a source: a party's databases have it in types that no one type
 holds."""
+WIDENED = "sqlfl_widened"
+"""Key in the meta of a cast of a column to the type that it is compared as."""
 PRESENT = "sqlfl_present"
 """An optional column of relations: true in their rows, NULL in rows that a LEFT JOIN adds."""
 
@@ -142,6 +145,8 @@ class Merged:
     """Their places among the items of FROM."""
     term: Term
     """The meaning of the name alone: the left column, or the right one for a RIGHT JOIN."""
+    coalesced: bool = False
+    """True if a FULL JOIN made it: its type is that of coalesce, of all columns."""
 
 
 @dataclass(frozen=True)
@@ -293,6 +298,26 @@ def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]
 def guard(expression: exp.Expr, id_: str) -> exp.Expr:
     """Return the expression, NULL if a LEFT JOIN found no row of the relation."""
     return exp.Case(ifs=[exp.If(this=column(PRESENT, id_), true=expression.copy())])
+
+
+def widened(expression: exp.Expr, type_: str) -> exp.Expr:
+    """Return a column cast to a type in which its values stay equal to the same ones."""
+    cast = trees.cast(expression, type_)
+    cast.meta[WIDENED] = True
+    return cast
+
+
+def unwidened(expression: exp.Expr) -> exp.Expr:
+    """Return the column in a cast of `widened`; other expressions as they are."""
+    inner = expression.unnest()
+    while inner.meta_get(WIDENED):
+        inner = inner.this.unnest()
+    return inner
+
+
+def absent(id_: str) -> exp.Expr:
+    """Return the condition that a LEFT JOIN found no row of the relation."""
+    return exp.Is(this=operand(guard(exp.true(), id_)), expression=exp.Null())
 
 
 def _guarded(case: exp.Case, columns: Mapping[tuple[str, str], exp.Expr]) -> exp.Expr | None:

@@ -32,6 +32,7 @@ from sqlfl.planner.query.classify import (
 )
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.draft import NO_ROLES, Draft, Roles
+from sqlfl.planner.query.full_joins import merge_equal_columns, place_merged_columns
 from sqlfl.planner.query.fusion import fuse_relations
 from sqlfl.planner.query.implications import derive_conditions, simplify_joins
 from sqlfl.planner.query.items import PlacedItem
@@ -56,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     name_transforms,
     locate_identifiers,
     split_conjunctions,
+    merge_equal_columns,
     part_blocks,
     simplify_joins,
     join_windows,
@@ -65,6 +67,7 @@ RULES: tuple[Rule, ...] = (
     unify_branches,
     derive_conditions,
     push_filters,
+    place_merged_columns,
     type_terms,
     apply_transforms,
     unify_outputs,

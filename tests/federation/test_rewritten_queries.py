@@ -27,6 +27,14 @@ STATEMENTS = {
     "a full join": """
         SELECT v.label, v.days, t.result FROM clinic.visits v
         FULL JOIN lab.tests t ON t.patient = v.patient""",
+    "the column of a full join": """
+        SELECT coalesce(v.label, 1) AS label, patient, v.days, t.result
+        FROM (SELECT patient, label, days FROM clinic.visits) v
+        FULL JOIN (SELECT patient, result FROM lab.tests) t USING (patient)""",
+    "full joins by coalesce": """
+        SELECT v.label, coalesce(v.patient, t.patient, w.ward) AS k, v.days, t.result, w.beds
+        FROM clinic.visits v FULL JOIN lab.tests t ON v.patient = t.patient
+        FULL JOIN town.wards w ON w.ward = coalesce(v.patient, t.patient)""",
     "constants": """
         SELECT v.label, v.days, w.beds, c.price FROM clinic.visits v
         JOIN town.wards w ON w.ward = v.ward JOIN (SELECT i AS beds, i * i AS price
@@ -239,3 +247,27 @@ def test_texts_are_grouped_byte_by_byte_under_policies(
     with fed:
         fed.sql(OF_OWN.format(MEAN.format("p.pid = 'p' || o.pid"), "lab.own o"))
         assert fed.model("m").metrics["rows"] == 200
+
+
+FULL = """(SELECT pid, p.age, o.crp, coalesce(o.y, 0) AS y
+  FROM (SELECT pid, age FROM clinic.patients) p FULL JOIN lab.own o USING (pid))"""
+
+
+def test_the_column_of_a_full_join_is_a_feature_of_its_owners(
+    owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation],
+) -> None:
+    """Each owner's column must be granted for TRAIN, not for JOIN alone."""
+    con, fed = owned
+    con.execute("DELETE FROM patients WHERE pid < 100")
+    train = f"TRAIN OR REPLACE MODEL m USING linear_regression TARGET y FROM {FULL}"
+    with fed:
+        ruled(con, "min_rows = 50", "GRANT JOIN (pid), TRAIN (age) ON patients TO 'acme' UNDER r")
+        with pytest.raises(PolicyError, match=r"pid of main\.patients is not .* for TRAIN"):
+            fed.sql(train)
+        fed.sql(train.replace("SELECT pid, p.age", "SELECT p.age", 1))
+        con.execute("DELETE FROM patients WHERE pid >= 200 AND pid % 2 = 0")
+        ruled(
+            con, "min_rows = 50", "GRANT JOIN (pid), TRAIN (age, pid) ON patients TO 'acme' UNDER r"
+        )
+        fed.sql(train)
+        assert fed.model("m").metrics["rows"] == 250

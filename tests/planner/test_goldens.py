@@ -147,6 +147,8 @@ def test_statements(case: goldens.Case) -> None:
 
 
 CHANGED_WITHOUT = {
+    "merge_equal_columns": "the column of a FULL JOIN by coalesce",
+    "place_merged_columns": "the column of a FULL JOIN by USING",
     "part_blocks": "tests of two parties",
     "join_windows": "a window of days",
     "refuse_parameters": "parameter",

@@ -106,7 +106,7 @@ REFUSED = {
     "FULL JOIN on the right of a LEFT JOIN": (
         "SELECT x, z FROM a.t LEFT JOIN (b.u FULL JOIN c.v ON u.k = v.k) ON t.k = u.k",
         "the right side of a LEFT JOIN is a union of 2 joins",
-        "LEFT JOIN",
+        r"c LEFT JOIN \(a FULL JOIN b USING",
     ),
     "SEMI JOIN in parentheses": (
         "SELECT x, z FROM a.t JOIN (b.u SEMI JOIN c.v ON u.k = v.k) ON t.k = u.k",

@@ -185,7 +185,32 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+MERGED = {
+    "full, and its column": """
+        SELECT person, person + 1 AS next, v.cost, p.age FROM clinic.visits v
+        FULL JOIN (SELECT id AS person, age FROM register.people) p USING (person)
+        WHERE person > 1 OR person IS NULL""",
+    "full, natural, with all columns": """
+        SELECT * FROM (SELECT person, cost FROM north.visits) v
+        NATURAL FULL JOIN (SELECT id AS person, age FROM register.people) p""",
+    "full, three in a row": """
+        SELECT person, v.cost, p.age, o.amount FROM clinic.visits v
+        FULL JOIN (SELECT id AS person, age FROM register.people) p USING (person)
+        FULL JOIN (SELECT customer AS person, amount FROM shop.orders) o USING (person)""",
+    "full, three in a row by coalesce": """
+        SELECT coalesce(v.person, p.id, o.customer) AS person, v.cost, p.age, o.amount
+        FROM north.visits v FULL JOIN register.people p ON v.person = p.id
+        FULL JOIN shop.orders o ON o.customer = coalesce(v.person, p.id)""",
+    "full, on the right of another table by its column": """
+        SELECT person, v.cost, p.age, o.amount
+        FROM (SELECT customer AS person, amount FROM shop.orders) o LEFT JOIN (north.visits v
+          FULL JOIN (SELECT id AS person, age FROM register.people) p USING (person))
+        USING (person)""",
+}
+"""FULL JOINs with a column that is of another table in each part."""
+
+
+@pytest.mark.parametrize("query", [*QUERIES.values(), *MERGED.values()], ids=[*QUERIES, *MERGED])
 def test_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
 ) -> None:
@@ -203,6 +228,17 @@ def test_labelled_rows_are_those_of_the_query(
         labelled = [row for row in rows if row[position] is not None]
         found = planned_rows(plan(catalog, query, Roles(target)), catalog.databases, True)
         assert found == ordered(labelled)
+
+
+@pytest.mark.parametrize("query", MERGED.values(), ids=MERGED)
+def test_labelled_rows_of_a_full_join_are_those_of_the_query(
+    query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
+) -> None:
+    names = [column[0] for column in central.execute(query).description]
+    rows = central.execute(query).fetchall()
+    labelled = [row for row in rows if row[names.index("cost")] is not None]
+    found = planned_rows(plan(catalog, query, Roles("cost")), catalog.databases, True)
+    assert found == ordered(labelled)
 
 
 def test_a_table_alone_in_parentheses_is_that_table(
@@ -224,16 +260,44 @@ FULL_REFUSED = {
 
 
 @pytest.mark.parametrize("shown", ["person, o.amount, v.cost", "*"])
-def test_the_column_of_using_is_of_no_one_table(shown: str, catalog: DatabaseCatalog) -> None:
+def test_the_column_of_using_has_a_position_of_its_own(
+    shown: str, catalog: DatabaseCatalog
+) -> None:
     query = f"""SELECT {shown} FROM (SELECT customer AS person, amount FROM shop.orders) o
         FULL JOIN north.visits v USING (person)"""
+    ucq = plan(catalog, query)
+    (own,) = (slot for slot in ucq.slots if "person" in [f.name for f in slot.features])
+    assert [feature.name for feature in own.features] == ["person"]
+    assert {f.client.party for f in own.fragments if not f.virtual} == {"shop", "north"}
+    assert all("DISTINCT" in f.sql for f in own.fragments if not f.virtual)
+    assert any("person is of one table in some rows of the FULL JOIN" in r for r in ucq.remarks)
+    named = query.replace(shown, "o.person, o.amount, v.cost", 1)
+    assert len(plan(catalog, named).slots) == len(ucq.slots) - 1
+
+
+@pytest.mark.parametrize("role", ["target", "weight"])
+def test_a_role_is_of_one_table_in_all_rows_of_a_full_join(
+    role: str, catalog: DatabaseCatalog
+) -> None:
+    query = """SELECT person, o.amount, v.cost
+        FROM (SELECT customer AS person, amount FROM shop.orders) o
+        FULL JOIN north.visits v USING (person)"""
     with pytest.raises(PlanError, match=r"column person is of o .* in some rows") as caught:
-        plan(catalog, query)
+        plan(catalog, query, Roles(**{role: "person"}))
     assert caught.value.line
     assert caught.value.hint is not None
     assert "write the column with its table, o.person" in caught.value.hint
-    named = query.replace(shown, "o.person, o.amount, v.cost", 1)
-    assert len(plan(catalog, named).blocks) == 2
+
+
+def test_values_of_a_block_without_rows_stay_at_home(catalog: DatabaseCatalog) -> None:
+    """The target leaves only rows of one table, so the other one sends no distinct values."""
+    query = """SELECT person, o.amount AS y, v.cost
+        FROM (SELECT customer AS person, amount FROM shop.orders) o
+        FULL JOIN north.visits v USING (person)"""
+    ucq = plan(catalog, query, Roles("y"))
+    (own,) = (slot for slot in ucq.slots if "person" in [f.name for f in slot.features])
+    (north,) = (f for f in own.fragments if f.client.party == "north" and not f.virtual)
+    assert not catalog.databases[north.client].execute(north.sql).fetchall()
 
 
 @pytest.mark.parametrize("source", FULL_REFUSED.values(), ids=FULL_REFUSED)

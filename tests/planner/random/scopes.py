@@ -48,6 +48,8 @@ class Scope:
     aliases: tuple[Column, ...] = ()
     """Of the select list so far, which later expressions may use."""
     outer: Scope | None = None
+    equal: tuple[tuple[str, Column], ...] = ()
+    """Values that a join makes of equal columns, `coalesce(a.k, b.k)`, and these columns."""
 
     @property
     def columns(self) -> tuple[tuple[Source, Column], ...]:

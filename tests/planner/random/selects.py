@@ -52,7 +52,9 @@ class Selects(Sources):
             homes = [p for p in scope.parties() if not parties or p in parties]
             home = self.draws.pick(homes) if homes else None
             place = Place(replace(scope, aliases=tuple(columns)), home, min(depth, 3))
-            if len(scope.parties()) > 1 and not parties and self.draws.chance(8):
+            if scope.equal and not parties and self.draws.chance(40):
+                text, column = self._of_equal(scope, columns)
+            elif len(scope.parties()) > 1 and not parties and self.draws.chance(8):
                 text, column = self._interaction(scope, columns)
             else:
                 text, column = self._named(place, columns, top)
@@ -87,6 +89,13 @@ class Selects(Sources):
             self.note("prefix alias")
             return f"{name}: {text}", column
         return f"{text} {self.draws.weighted(((9, 'AS '), (1, '')))}{name}", column
+
+    def _of_equal(self, scope: Scope, before: Sequence[Column]) -> tuple[str, Column]:
+        """A value that a FULL JOIN makes of a column of each side."""
+        self.note("column of a full join")
+        text, column = self.draws.pick(scope.equal)
+        name = fresh(self.draws, [c.name for c in before])
+        return f"{text} AS {name}", replace(column, name=name)
 
     def _interaction(self, scope: Scope, before: Sequence[Column]) -> tuple[str, Column]:
         """A value of two parties' columns."""

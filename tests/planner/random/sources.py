@@ -216,6 +216,7 @@ class Sources(Conditions):
                     (3, "natural"),
                     (1, "cross"),
                     (3, "odd"),
+                    (3, "full"),
                 )
             )
             joined = self._join(kind, found, segment, right)
@@ -358,6 +359,8 @@ class Sources(Conditions):
             return From(f"{left.text}, {right.text}", scope, (*conditions, *more))
         if kind == "cross":
             return From(f"{left.text} CROSS JOIN {right.text}", scope, conditions)
+        if kind == "full":
+            return self._full_join(left, segment, right, scope, conditions)
         if kind in ("using", "natural"):
             return self._named_join(kind, side, left, segment, right, scope, conditions)
         self.note("outer join" if side.strip() in ("LEFT", "RIGHT", "LEFT OUTER") else "join")
@@ -398,6 +401,54 @@ class Sources(Conditions):
             return From(f"{left.text} NATURAL {side}JOIN {right.text}", scope, conditions)
         names = ", ".join(c.name for c in common)
         return From(f"{left.text} {side}JOIN {right.text} USING ({names})", scope, conditions)
+
+    def _full_join(
+        self, left: From, segment: Scope, right: From, scope: Scope, conditions: tuple[str, ...]
+    ) -> From:
+        """A FULL JOIN by columns of the same name, whose rows have the one or the other."""
+        theirs = {c.folded: c for c in right.scope.shown()}
+        pairs = {c.folded: (c, theirs[c.folded]) for c in segment.shown() if c.folded in theirs}
+        alike = [
+            pair
+            for pair in pairs.values()
+            if pair[0].type == pair[1].type or {c.type for c in pair} <= {*JOINABLE}
+        ]
+        text = f"{left.text} FULL JOIN {right.text}"
+        if not alike:
+            return From(f"{text} ON {self._on(segment, right.scope)}", scope, conditions)
+        self.note("full join")
+        chosen = self.draws.some(alike, 1)
+        made = tuple(
+            replace(
+                one,
+                type=one.type if one.type == other.type else BIG,
+                party="".join(sorted({*(one.party or ""), *(other.party or "")})) or None,
+            )
+            for one, other in chosen
+        )
+        if self.draws.chance(50):
+            self.note("full join by name")
+            before = tuple(c for c in scope.merged if c.folded not in {m.folded for m in made})
+            names = ", ".join(c.name for c in made)
+            return From(
+                f"{text} USING ({names})", replace(scope, merged=(*before, *made)), conditions
+            )
+        self.note("full join by coalesce")
+        ends = []
+        for one, _ in chosen:
+            both = []
+            for side in (segment, right.scope):
+                known = next((t for t, c in side.equal if c.folded == one.folded), None)
+                holder = next((s.alias for s, c in side.columns if c.folded == one.folded), "")
+                both.append(known or f"{holder}.{one.name}")
+            ends.append((both[0], both[1]))
+        on = " AND ".join(f"{a} = {b}" for a, b in ends)
+        if self.draws.chance(10):
+            on += f" AND {self.one_sided(replace(scope, merged=()), 1)}"
+        equal = tuple(
+            (f"coalesce({a}, {b})", column) for column, (a, b) in zip(made, ends, strict=True)
+        )
+        return From(f"{text} ON {on}", replace(scope, equal=equal), conditions)
 
     def _on(self, left: Scope, right: Scope) -> str:
         both = replace(left, sources=(*left.sources, *right.sources), merged=())

@@ -81,11 +81,13 @@ def test_the_statements_have_what_goes_wrong() -> None:
 
 
 KINDS = """
-    aggregate; anti join; asof join; by name; case; column aliases; columns; comma; comment;
+    aggregate; anti join; asof join; by name; case; column aliases; column of a full join;
+    columns; comma; comment;
     distinct of one table; groups of one table; lateral row; list in from; nearest by days;
     nearest by numbers;
     comprehension; condition in on; correlated; cte; derived; distinct; distinct on; exclude;
-    field; from first; first of rows; full join; grouped; identifiers; in a union; interaction;
+    field; from first; first of rows; full join; full join by coalesce;
+    full join by name; grouped; identifiers; in a union; interaction;
     join; lambda; lateral alias; limit; macro; method; natural; of another party; or in on;
     order; outer join; outer name; parentheses; pivot; prefix alias; qualified function;
     qualify; rare types; recursive; rename; replace; row in; semi join; several rows; split;
