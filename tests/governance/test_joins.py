@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import duckdb
@@ -305,12 +306,14 @@ def test_noise_that_follows_from_a_key_is_not_built(
 def test_it_ends_with_its_time_also_if_nobody_asks(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
 ) -> None:
-    ruled(clinic, "join_time = '1 second'")
+    ruled(clinic, LASTS)
     fed.sql(CREATE)
     assert held(fed) == 1
-    until = time.monotonic() + 10
-    while held(fed) and time.monotonic() < until:
-        time.sleep(0.05)
+    timers = [t for own in fed._servers.values() for t in own._joins._timers.values()]
+    assert [(timer.interval, timer.is_alive()) for timer in timers] == [(3600, True)]
+    over = threading.Thread(target=timers[0].function, args=timers[0].args)
+    over.start()
+    over.join()
     assert held(fed) == 0
     with pytest.raises(PartyError, match=r"time limit has passed\nhint: CREATE OR REPLACE JOIN"):
         fed.sql(OVER)

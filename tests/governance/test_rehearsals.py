@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -383,7 +383,10 @@ def test_few_are_in_progress(ask: Ask) -> None:
     assert isinstance(ask(prepare(f"{RUN}1")), ms.Prepared)
 
 
-def test_a_request_of_one_that_takes_too_long_ends_it(database: Open) -> None:
+def test_a_request_of_one_that_takes_too_long_ends_it(
+    database: Open, time_only: Callable[[str], None]
+) -> None:
+    time_only("prepare")
     with closing(party(database("SELECT 1"), "seconds = 0.5, min_cell = 1")) as client:
         ask: Ask = lambda message: told(client, message)  # noqa: E731
         assert isinstance(ask(rehearse(RUN, ONE, ENDLESS)), ms.Ready)
@@ -393,6 +396,7 @@ def test_a_request_of_one_that_takes_too_long_ends_it(database: Open) -> None:
         assert "seconds = 0.5, and prepare took longer" in reply.text
         assert not client.rehearsing
         assert_refused(ask(prepare(RUN, ONE, ENDLESS)), "Error")
+        time_only("send_keys")
         assert isinstance(ask(rehearse(f"{RUN}2")), ms.Ready)
         assert isinstance(ask(prepare(f"{RUN}2")), ms.Prepared)
 

@@ -262,11 +262,9 @@ def test_it_is_no_option_of_the_model(
     fed.sql(SHORT)
     assert fed.explain(f"EVALUATE MODEL m FROM ({QUERY})").options.wait is None
     ruled(clinic, ALWAYS)
-    began = time.monotonic()
     with pytest.raises(ApprovalError) as raised:
         fed.sql(f"EVALUATE MODEL m FROM ({QUERY})")
     assert "has waited" not in raised.value.message
-    assert time.monotonic() - began < 1.0
 
 
 @pytest.mark.parametrize("value", ["2", "'2 fortnights'", "'0 hours'", "true"])

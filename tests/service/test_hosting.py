@@ -24,7 +24,7 @@ from tests import courier
 from tests.conftest import Open
 from tests.governance.clinic import PATIENTS, prepared, ruled
 from tests.governance.test_limits import KEYS, refused
-from tests.governance.test_trial import BOMB
+from tests.governance.test_trial import SLOW
 from tests.service.party import Admitting, at, credentials, running, serving
 
 LISTS = pa.py_buffer(encoded(ms.ListTables("", -1)))
@@ -86,7 +86,6 @@ def test_a_worker_that_is_killed_ends_one_analysts_run(
     for analyst in ("acme", "bcme"):
         grant = f"GRANT FILTER (pid, ward), JOIN (pid) ON patients TO '{analyst}' UNDER r"
         ruled(con, "memory = '1TB', seconds = 500", grant)
-    bomb = BOMB.replace("lpad(q.ward, 4000000, 'b')", "lpad(q.ward, 40000000, 'b')")
     admits = Admitting("clinic")
     with ExitStack() as stack:
         server = stack.enter_context(serving(admits, secure=True))
@@ -97,7 +96,7 @@ def test_a_worker_that_is_killed_ends_one_analysts_run(
         pool = stack.enter_context(ThreadPoolExecutor(1))
         assert admits.there["clinic"].wait(20)
         acme, bcme = (PassIssuer(admits.lines["clinic"], name) for name in ("acme", "bcme"))
-        waiting = pool.submit(prepared, acme.ask, bomb)
+        waiting = pool.submit(prepared, acme.ask, SLOW)
         process = trial_of(own, "acme")
         assert isinstance(prepared(bcme.ask, KEYS, run="s"), ms.Prepared)
         assert not waiting.done()
