@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,7 +22,7 @@ from sqlfl.base.errors import Error
 from sqlfl.gateway import messages as ms
 from sqlfl.gateway.calls import PREPARE, FlightSqlCalls
 from sqlfl.service import certificates as ct
-from sqlfl.service import streams
+from sqlfl.service import passes, streams
 from sqlfl.service.passes import issue, to_bearer
 from sqlfl.service.server import SQL_METHODS
 from sqlfl.service.service import Service
@@ -205,16 +204,39 @@ def test_a_pass_that_ends_ends_its_training(
     study: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parties refuse what comes by it, whatever the coordinator does."""
+    ahead = dt.timedelta()
+
+    class Clock(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:  # type: ignore[override]
+            return dt.datetime.now(tz) + ahead
+
+    clock = SimpleNamespace(datetime=Clock, timedelta=dt.timedelta, UTC=dt.UTC)
+    monkeypatch.setattr(passes, "dt", clock)
     desk = study.service._desk("heart", "carol")
     monkeypatch.setattr(desk, "_until", dt.datetime.min.replace(tzinfo=dt.UTC))
-    token = bearer("carol", length=dt.timedelta(seconds=6))
+
+    def trains() -> bool:
+        rows = study.service.board.told_to("heart", "carol", ("bank", "shop"))["statements"]
+        return any(row["ended"] is None and (row["epoch"] or 0) > 1 for row in rows)
+
+    begun: list[bool] = []
+
+    def pass_time() -> None:
+        nonlocal ahead
+        begun.append(waited(trains))
+        ahead = 2 * HOUR
+
+    token = bearer("carol")
     command = flight.FlightDescriptor.for_command(ms.pack(ms.CommandStatementQuery(OWN)))
     with dialled(study, "carol") as client:
-        began = time.monotonic()
+        thread = threading.Thread(target=pass_time)
+        thread.start()
         header = (b"authorization", f"Bearer {token}".encode())
         with pytest.raises(flight.FlightError, match="pass"):
             client.get_flight_info(command, flight.FlightCallOptions(headers=[header], timeout=60))
-        assert time.monotonic() - began > 3
+        thread.join()
+        assert begun == [True]
         with pytest.raises(flight.FlightUnauthenticatedError, match="pass is over"):
             list(client.list_actions(options(token)))
 

@@ -9,14 +9,15 @@ from contextlib import ExitStack, contextmanager
 import pyarrow as pa
 
 from sqlfl.service import certificates as ct
-from sqlfl.service.agent import Agent
+from sqlfl.service.agent import Agent, Refused
 from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.server import CoordinatorServer, Times
 from sqlfl.service.stream import Credentials
 from sqlfl.service.streams import Most, RefusedStream
 
 AUTHORITY_KEY, AUTHORITY = ct.make_authority("authority")
-QUICK = Times(lease=2.0, heartbeat=0.2)
+CALM, QUICK = Times(lease=60.0, heartbeat=20.0), Times(lease=20.0, heartbeat=0.2)
+"""Connections that no pause of a slow machine breaks, and such as soon notice one."""
 Handler = Callable[[pa.Buffer], pa.Buffer]
 
 
@@ -59,7 +60,7 @@ class Serving:
 class Admitting:
     """All whose names are known, once each."""
 
-    def __init__(self, *names: str, lease: float = QUICK.lease) -> None:
+    def __init__(self, *names: str, lease: float = CALM.lease) -> None:
         self._lease = lease
         self.lines: dict[str, PartyConnection] = {}
         self.there: dict[str, threading.Event] = {}
@@ -67,9 +68,9 @@ class Admitting:
         for name in names:
             self.admit(name)
 
-    def admit(self, name: str) -> PartyConnection:
+    def admit(self, name: str, lease: float | None = None) -> PartyConnection:
         self.there[name], self.gone[name] = threading.Event(), threading.Event()
-        self.lines[name] = PartyConnection(name, self._lease)
+        self.lines[name] = PartyConnection(name, self._lease if lease is None else lease)
         return self.lines[name]
 
     def party(self, identity: str, name: str, clients: int) -> PartyConnection:
@@ -88,7 +89,7 @@ class Admitting:
 
 @contextmanager
 def serving(
-    admits: Admitting, *, secure: bool, times: Times = QUICK, most: Most | None = None
+    admits: Admitting, *, secure: bool, times: Times = CALM, most: Most | None = None
 ) -> Iterator[CoordinatorServer]:
     location = "grpc+tls://127.0.0.1:0" if secure else "grpc://127.0.0.1:0"
     own = SERVER if secure else Credentials()
@@ -115,15 +116,38 @@ def running(agent: Agent) -> Iterator[Agent]:
         assert not thread.is_alive()
 
 
+def texts_until(
+    make: Callable[[Callable[[str], None]], Agent], enough: Callable[[list[str]], bool] = bool
+) -> list[str]:
+    """Run an agent until it has said enough, or is refused, and return its texts."""
+    texts: list[str] = []
+
+    def say(text: str) -> None:
+        texts.append(text)
+        if enough(texts):
+            agent.stop()
+
+    agent = make(say)
+    late = threading.Timer(60.0, agent.stop)
+    late.start()
+    try:
+        agent.run()
+    except Refused as error:
+        texts.append(str(error))
+    finally:
+        late.cancel()
+    return texts
+
+
 @contextmanager
 def connected(
-    parties: Mapping[str, list[Handler]], *, secure: bool = True
+    parties: Mapping[str, list[Handler]], *, secure: bool = True, times: Times = CALM
 ) -> Iterator[tuple[Admitting, dict[str, Serving]]]:
     """Parties by their names, with what serves each of their clients."""
     admits = Admitting(*parties)
     served = {name: Serving(handlers) for name, handlers in parties.items()}
     with ExitStack() as stack:
-        server = stack.enter_context(serving(admits, secure=secure))
+        server = stack.enter_context(serving(admits, secure=secure, times=times))
         for name, own in served.items():
             given = credentials(name) if secure else Credentials()
             location = at(server, secure=secure)

@@ -27,8 +27,6 @@ from tests.service.processes import until
 from tests.service.proxy import Proxy
 from tests.service.study import Running, serving, settings
 
-LEASE = 1.5
-
 
 class Answering:
     """In place of what answers calls."""
@@ -49,10 +47,10 @@ class Answering:
 
 
 @contextmanager
-def apart(folder: Path) -> Iterator[tuple[Running, Proxy, RemoteFederation]]:
+def apart(folder: Path, lease: float = 60.0) -> Iterator[tuple[Running, Proxy, RemoteFederation]]:
     """An analyst behind a link."""
     with (
-        serving(folder, settings(folder, {"bank": 1}, lease=LEASE, heartbeat=0.3)) as study,
+        serving(folder, settings(folder, {"bank": 1}, lease=lease, heartbeat=0.3)) as study,
         Proxy(study.service.port) as link,
     ):
         there = replace(study, location=f"grpc+tls://127.0.0.1:{link.port}")
@@ -112,7 +110,7 @@ def test_it_is_answered_by_the_next_connection(
 
 
 def test_nobody_comes_back(tmp_path: Path, answering: Answering) -> None:
-    with apart(tmp_path) as (study, link, fed):
+    with apart(tmp_path, lease=1.5) as (study, link, fed):
         asked = Asked(fed)
         assert answering.begun.acquire(timeout=10)
         link.cut()

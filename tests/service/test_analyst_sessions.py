@@ -17,12 +17,12 @@ from tests.service.processes import until
 from tests.service.study import joined, serving, settings
 
 
-def quick(folder: Path, **other: float) -> CoordinatorSettings:
-    return settings(folder, {"bank": 1}, lease=2.0, heartbeat=0.3, **other)
+def calm(folder: Path, **other: float) -> CoordinatorSettings:
+    return settings(folder, {"bank": 1}, **{"lease": 60.0, "heartbeat": 20.0, **other})
 
 
 def test_a_party_that_has_not_come(tmp_path: Path) -> None:
-    with serving(tmp_path, quick(tmp_path)) as study, study.analyst() as fed:
+    with serving(tmp_path, calm(tmp_path)) as study, study.analyst() as fed:
         assert fed.parties == ()
         with pytest.raises(Error, match="bank is not connected, and has not been since"):
             fed.table("bank.t")
@@ -38,7 +38,7 @@ def test_a_party_that_is_there_and_is_not_admitted(
         raise Error("its clients have tables of different columns")
 
     with (
-        serving(tmp_path, quick(tmp_path)) as study,
+        serving(tmp_path, calm(tmp_path)) as study,
         joined(study, "bank", con, open=True),
         study.analyst() as fed,
     ):
@@ -63,7 +63,7 @@ def test_so_many_statements_of_an_analyst(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Calls, "_answer", slow)
     with (
-        serving(tmp_path, quick(tmp_path, statements=2)) as study,
+        serving(tmp_path, calm(tmp_path, statements=2)) as study,
         study.analyst() as one,
         study.analyst() as two,
         study.analyst("carol") as carol,
@@ -95,7 +95,7 @@ def test_an_analyst_who_leaves_amid_a_statement(
         raise Error("over")
 
     monkeypatch.setattr(Calls, "_answer", slow)
-    with serving(tmp_path, quick(tmp_path)) as study:
+    with serving(tmp_path, calm(tmp_path, heartbeat=0.3)) as study:
         fed = study.analyst()
         lost: list[Error] = []
 
@@ -135,7 +135,7 @@ def test_parties_of_different_secrets(tmp_path: Path, database: Open) -> None:
     """It is said before anything is prepared, and goes once one has the others'."""
     rows = "CREATE TABLE t AS SELECT i AS k, i * 1.0 AS {} FROM range(40) t(i)"
     bank, lab = (database(rows.format(name), own=True) for name in "xy")
-    own = settings(tmp_path, {"bank": 1, "lab": 1}, lease=2.0, heartbeat=0.3)
+    own = settings(tmp_path, {"bank": 1, "lab": 1}, lease=60.0, heartbeat=20.0)
     with (
         serving(tmp_path, own) as study,
         joined(study, "bank", bank, open=True),

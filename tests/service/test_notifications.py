@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -142,14 +143,25 @@ def test_a_command_that_hangs_is_ended_with_its_children(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Half a second after it has said which child it has."""
     monkeypatch.setattr(notifications, "SECONDS", 0.5)
+    told_child, began = tmp_path / "told.pid", 0.0
+
+    def monotonic() -> float:
+        nonlocal began
+        if not (told_child.exists() and told_child.stat().st_size):
+            return 0.0
+        began = began or time.monotonic()
+        return time.monotonic() - began
+
+    monkeypatch.setattr(notifications, "time", SimpleNamespace(monotonic=monotonic))
     hanging = 'sleep 600 & echo $! > "$1.pid"; yes >&2; wait'
     asks(fed)
     with Notifier(Owner(clinic), "clinic", script(tmp_path, hanging)):
         until(lambda: "took longer than 0.5 seconds" in caplog.text)
         Owner(clinic).sql("APPROVE REQUEST 1")
         fed.sql(TRAIN)  # trains meanwhile as ever
-    child = int((tmp_path / "told.pid").read_text())
+    child = int(told_child.read_text())
     until(lambda: not is_running(child))
     assert "yes" not in caplog.text
     assert max(map(len, caplog.text.splitlines())) < 500

@@ -392,15 +392,14 @@ def test_who_is_slow_is_hung_up_on(alone: Pages, monkeypatch: pytest.MonkeyPatch
     """The time is for all of a request, so that a byte now and then does not hold it open."""
     monkeypatch.setattr(pages, "SECONDS", 0.3)
     monkeypatch.setattr(pages, "LINGER", 0.1)
-    began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", alone.port), timeout=5) as line:
+    with socket.create_connection(("127.0.0.1", alone.port), timeout=20) as line:
         line.sendall(b"GET /healthz HTTP/1.1\r\n")
         with pytest.raises((BrokenPipeError, ConnectionResetError)):  # noqa: PT012
-            while time.monotonic() < began + 4.0:
+            for _ in range(5000):
                 line.sendall(b"X")
                 time.sleep(0.002)
     began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", alone.port), timeout=5) as line:
+    with socket.create_connection(("127.0.0.1", alone.port), timeout=20) as line:
         assert line.recv(1) == b""
     assert time.monotonic() > began + 0.25
     monkeypatch.setattr(pages, "SECONDS", 0.0)
@@ -426,7 +425,7 @@ def test_who_comes_while_many_do_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) 
             assert b"200" in line.recv(65536)
             while line.recv(65536):
                 pass
-        for _ in range(100):  # their places are free once their threads have ended
+        for _ in range(1000):  # their places are free once their threads have ended
             try:
                 assert ask(own.port, "/healthz")[0].status == 200
                 break

@@ -14,7 +14,7 @@ import pytest
 
 from sqlfl.base.errors import LostError
 from sqlfl.service import certificates as ct
-from sqlfl.service.agent import Agent, Refused
+from sqlfl.service.agent import Agent
 from sqlfl.service.frames import PIECE
 from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.stream import Credentials
@@ -27,6 +27,7 @@ from tests.service.party import (
     credentials,
     running,
     serving,
+    texts_until,
 )
 from tests.service.processes import until
 
@@ -185,14 +186,11 @@ def test_what_was_asked_before_it_came_is_answered() -> None:
 
 def test_who_stops_reading_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is stopped keeps its connection open, and says nothing."""
-    with connected({"bank": [doubled]}) as (admits, _):
+    with connected({"bank": [doubled]}, times=QUICK) as (admits, _):
         line = admits.lines["bank"]
-        assert line.away == 0.0
+        until(lambda: line.away == 0.0)
         monkeypatch.setattr("sqlfl.service.frames.Sender._write", lambda *_: None)
-        deadline = time.monotonic() + 20
-        while line.away == 0.0 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert line.away > 0.0
+        until(lambda: line.away > 0.0, 20)
         monkeypatch.undo()
 
 
@@ -206,16 +204,9 @@ REFUSED = {
 @pytest.mark.parametrize(("given", "name"), REFUSED.values(), ids=REFUSED)
 def test_who_is_not_admitted(given: Callable[[], Credentials], name: str) -> None:
     admits, served = Admitting("bank"), Serving([doubled])
-    said: list[str] = []
     with serving(admits, secure=True) as server:
-        agent = Agent(at(server, secure=True), name, 1, served, given(), said.append)
-        stopped = threading.Timer(1.0, agent.stop)
-        stopped.start()
-        try:
-            agent.run()
-        except Refused as error:
-            said.append(str(error))
-        stopped.join()
+        where = at(server, secure=True)
+        said = texts_until(lambda say: Agent(where, name, 1, served, given(), say))
     assert not admits.there["bank"].is_set()
     assert not served.sessions
     assert any("refuses: there is no party" in t or "no connection" in t for t in said), said
@@ -225,41 +216,30 @@ def test_a_certificate_of_another_authority_does_not_connect() -> None:
     key, other = ct.make_authority("authority")
     own = ct.make_key()
     forged = Credentials(own, ct.sign(ct.signing_request(own, "bank"), key, other), None)
-    admits, said = Admitting("bank"), list[str]()
+    admits, served = Admitting("bank"), Serving([doubled])
     with serving(admits, secure=True) as server:
+        where = at(server, secure=True)
         trusted = Credentials(forged.key, forged.certificate, credentials("x").authority)
-        agent = Agent(at(server, secure=True), "bank", 1, Serving([doubled]), trusted, said.append)
-        stopped = threading.Timer(1.0, agent.stop)
-        stopped.start()
-        agent.run()
-        stopped.join()
+        said = texts_until(lambda say: Agent(where, "bank", 1, served, trusted, say))
     assert not admits.there["bank"].is_set()
     assert any("no connection" in text for text in said)
 
 
 def test_what_to_look_at_is_said_once() -> None:
-    said: list[str] = []
-    away = "grpc://127.0.0.1:1"
-    agent = Agent(away, "bank", 1, Serving([doubled]), Credentials(), said.append)
-    stopped = threading.Timer(1.2, agent.stop)
-    stopped.start()
-    agent.run()
-    stopped.join()
-    first, *others = said
+    away, served = "grpc://127.0.0.1:1", Serving([doubled])
+    first, *others = texts_until(
+        lambda say: Agent(away, "bank", 1, served, Credentials(), say), lambda said: len(said) == 3
+    )
     assert "(nothing listens there: is the coordinator running" in first
     assert others
     assert not [text for text in others if "nothing listens" in text]
 
 
 def test_plaintext_to_a_server_with_tls_does_not_connect() -> None:
-    admits, said = Admitting("bank"), list[str]()
-    with serving(admits, secure=True, times=QUICK) as server:
+    admits, served = Admitting("bank"), Serving([doubled])
+    with serving(admits, secure=True) as server:
         where = f"grpc://127.0.0.1:{server.port}"
-        agent = Agent(where, "bank", 1, Serving([doubled]), Credentials(), said.append)
-        stopped = threading.Timer(1.0, agent.stop)
-        stopped.start()
-        agent.run()
-        stopped.join()
+        said = texts_until(lambda say: Agent(where, "bank", 1, served, Credentials(), say))
     assert not admits.there["bank"].is_set()
     assert any("no connection" in text for text in said)
 

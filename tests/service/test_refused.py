@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from sqlfl.service.calls import MAX_TEXT_BYTES
 from sqlfl.service.federation import AnalystConnection
 from sqlfl.service.frames import Frame
 from sqlfl.service.hosting import Host
-from sqlfl.service.passes import Passes, issue
+from sqlfl.service.passes import Passes, PassIssuer, issue
 from sqlfl.service.service import ANALYST, PASS
 from sqlfl.service.settings import AnalystSettings
 from sqlfl.service.stream import PING, PONG, Credentials, Stream
@@ -30,6 +29,7 @@ from tests.conftest import Open
 from tests.service import study as own
 from tests.service.party import AUTHORITY, AUTHORITY_KEY, Admitting, at, serving
 from tests.service.party import credentials as plainly
+from tests.service.processes import until
 from tests.service.study import COORDINATOR, SECRET, Running, identity, settings, written
 
 NOW = dt.datetime.now(dt.UTC)
@@ -258,18 +258,26 @@ def test_a_text_that_is_too_long(study: Running) -> None:
             stream.receive()
 
 
-def test_a_pass_is_renewed_before_it_is_over(tmp_path: Path) -> None:
-    made = settings(tmp_path, {"bank": 1}, lease=2.0, heartbeat=0.2)
-    analyst = AnalystSettings(
-        **written(tmp_path, "alice"), coordinator_name=COORDINATOR, pass_hours=0.8 / 3600
-    )
+class Hurried(PassIssuer):
+    """Renews a pass soon, and not only at half its time."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.half = 0.2
+
+
+def test_a_pass_is_renewed_before_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sqlfl.service.federation.PassIssuer", Hurried)
+    made = settings(tmp_path, {"bank": 1}, lease=60.0, heartbeat=20.0)
+    analyst = AnalystSettings(**written(tmp_path, "alice"), coordinator_name=COORDINATOR)
     with own.serving(tmp_path, made) as running:
         line = AnalystConnection(running.location, "heart", analyst, "alice")
         desk = running.service._desks["heart", "alice"]
-        before = desk._speaker
-        time.sleep(1.0)
-        assert desk._speaker != before
-        assert line._stream is not None
+        stream, before = line._stream, desk._speaker
+        until(lambda: desk._speaker != before)
+        assert line._stream is stream
         line.close()
 
 

@@ -22,7 +22,7 @@ from sqlfl.service.frames import MAX_PIECE_BYTES, SCHEMA, Frame, Receiver
 from sqlfl.service.server import CoordinatorServer
 from sqlfl.service.stream import Credentials, Stream
 from sqlfl.service.streams import Most, Streams, cut, peer_of
-from tests.service.party import Admitting, Serving, at, credentials, running, serving
+from tests.service.party import QUICK, Admitting, Serving, at, credentials, running, serving
 from tests.service.processes import until
 
 PLAIN = Credentials()
@@ -152,15 +152,15 @@ def test_strangers_are_bounded() -> None:
 
 def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream without a hello, and a connection without any stream."""
-    monkeypatch.setattr(streams, "HELLO", 0.5)
     admits = Admitting("lab")
     with ExitStack() as stack:
-        server = stack.enter_context(serving(admits, secure=False))
+        server = stack.enter_context(serving(admits, secure=False, times=QUICK))
         stranger = opened(server, stack)
         bare = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
         agent = Agent(at(server, secure=False), "lab", 1, Serving([lambda data: data]), PLAIN)
         stack.enter_context(running(agent))
         assert admits.there["lab"].wait(20)
+        monkeypatch.setattr(streams, "HELLO", 0.5)
         late = threading.Timer(20.0, stranger.cancel)
         late.start()
         with pytest.raises(pa.ArrowException):

@@ -27,6 +27,7 @@ from sqlfl.service.agent import HELLO, PARTY, Agent, Refused
 from sqlfl.service.analyst_sessions import RemoteEnd
 from sqlfl.service.frames import END, REPLY, REQUEST, SCHEMA, Frame, Receiver, Sender
 from sqlfl.service.party_connection import MAX_UNAWAITED, PartyConnection
+from sqlfl.service.server import Times
 from sqlfl.service.service import ANALYST, Service
 from sqlfl.service.settings import Member
 from sqlfl.service.stream import Credentials, Stream
@@ -196,7 +197,7 @@ def test_of_two_agents_of_one_name_the_later_serves() -> None:
         except Refused as error:
             refused.append(str(error))
 
-    with serving(admits, secure=False) as server:
+    with serving(admits, secure=False, times=Times(60.0, 2.0)) as server:
         where = at(server, secure=False)
         older = Agent(where, "bank", 1, Serving([lambda _: pa.py_buffer(b"old")]), PLAIN)
         thread = threading.Thread(target=first)
@@ -249,9 +250,10 @@ def test_a_run_is_ended_once_the_party_is_back() -> None:
 
 def test_a_peer_that_reads_nothing_holds_up_nobody() -> None:
     """It is asked for much and takes nothing: who asks is told in time, and others go on."""
-    admits = Admitting("bank", "lab", lease=1.0)
+    admits = Admitting("lab")
+    admits.admit("bank", lease=1.0)
     large = pa.py_buffer(np.zeros(64 << 20, np.uint8))
-    with serving(admits, secure=False) as server, ExitStack() as stack:
+    with serving(admits, secure=False, times=QUICK) as server, ExitStack() as stack:
         where = at(server, secure=False)
         stuck = stack.enter_context(Stream(where, PLAIN, PARTY))
         assert stuck.greeted(hello()).kind == "welcome"
@@ -383,7 +385,9 @@ def test_a_party_that_is_alone_for_longer_than_the_lease_forgets(
     monkeypatch.setattr(agents, "FIRST_WAIT", 0.05)
     admits, served = Admitting("bank", lease=1.0), Serving([doubled])
     with ExitStack() as stack:
-        server = stack.enter_context(serving(admits, secure=False, times=QUICK))
+        server = stack.enter_context(
+            serving(admits, secure=False, times=Times(1.0, QUICK.heartbeat))
+        )
         agent = Agent(at(server, secure=False), "bank", 1, served, PLAIN)
         stack.enter_context(running(agent))
         assert admits.there["bank"].wait(20)

@@ -120,12 +120,16 @@ class TransportConformance:
 
     def test_what_is_served_ends_by_an_interrupt(self) -> None:
         begun, told = threading.Event(), threading.Event()
-        others = threading.Event()
+        others, heard = threading.Event(), threading.Event()
 
         def slow(data: pa.Buffer) -> pa.Buffer:
             begun.set()
             assert told.wait(30), "nobody interrupted it"
             return encode(Failure("r", 0, "PartyError", "it was interrupted"))
+
+        def quick(data: pa.Buffer) -> pa.Buffer:
+            heard.set()
+            return doubling(data)
 
         own = Interrupts()
         ended: list[BaseException] = []
@@ -138,12 +142,13 @@ class TransportConformance:
             except KeyboardInterrupt as error:
                 ended.append(error)
 
-        handlers = {A: slow, B: doubling}
+        handlers = {A: slow, B: quick}
         with self.opened(handlers, {A: told.set, B: others.set}) as transport:
             work = threading.Thread(target=ask, args=(transport,))
             work.start()
             assert begun.wait(30)
-            time.sleep(0.2)  # b has answered by now
+            assert heard.wait(30)
+            transport.exchange([(B, encode(residuals(2)))])  # b has answered the first one, too
             own.interrupt()
             work.join(30)
             assert not work.is_alive()
@@ -205,14 +210,17 @@ class ElsewhereConformance(TransportConformance):
                 transport.exchange([(A, encode(residuals(1)))])
             except LostError as error:
                 problems.append(error)
+                gone.set()
 
         with self.losing({A: slow}) as (transport, lose):
             work = threading.Thread(target=ask, args=(transport,))
             work.start()
             assert begun.wait(30)
-            threading.Timer(0.5, gone.set).start()
+            late = threading.Timer(10.0, gone.set)  # to lose it may end only with what it serves
+            late.start()
             lose(A)
             work.join(30)
+            late.cancel()
             assert not work.is_alive()
         assert len(problems) == 1
 

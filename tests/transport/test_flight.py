@@ -37,7 +37,7 @@ class TestFlight(ElsewhereConformance):
     @contextmanager
     def lines(
         self, handlers: Mapping[Client, Handler], interrupts: Interrupting
-    ) -> Iterator[tuple[Transport, dict[Client, Agent]]]:
+    ) -> Iterator[tuple[Transport, Callable[[Client], None]]]:
         admits = Admitting(*(client.party for client in handlers))
         agents = {}
         with ExitStack() as stack:
@@ -50,7 +50,12 @@ class TestFlight(ElsewhereConformance):
             for there in admits.there.values():
                 assert there.wait(20)
             ends = {client: end(admits.lines[client.party]) for client in handlers}
-            yield stack.enter_context(closing(transport_over(ends))), agents
+
+            def lose(client: Client) -> None:
+                agents[client].stop()
+                admits.lines[client.party].hurry()
+
+            yield stack.enter_context(closing(transport_over(ends))), lose
 
     @contextmanager
     def opened(
@@ -63,8 +68,8 @@ class TestFlight(ElsewhereConformance):
     def losing(
         self, handlers: Mapping[Client, Handler]
     ) -> Iterator[tuple[Transport, Callable[[Client], None]]]:
-        with self.lines(handlers, {}) as (transport, agents):
-            yield transport, lambda client: agents[client].stop()
+        with self.lines(handlers, {}) as found:
+            yield found
 
     @contextmanager
     def federated(
