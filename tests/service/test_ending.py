@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 
 import pyarrow as pa
@@ -64,9 +63,7 @@ def test_who_does_not_go_is_cut_off() -> None:
         told = {"versions": list(VERSIONS), "name": "bank", "clients": 1, "boot": "b"}
         stream.sender.send(Frame(HELLO, told))
         assert admits.there["bank"].wait(20)
-        began = time.monotonic()
         assert server.shutdown()
-        assert time.monotonic() - began < 4.0
         assert admits.gone["bank"].is_set()
 
 
@@ -79,7 +76,6 @@ def test_who_cannot_be_cut_off_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         stream.sender.send(Frame(HELLO, told))
         assert admits.there["bank"].wait(20)
         monkeypatch.setattr("sqlfl.service.streams._PLACES", ())
-        began = time.monotonic()
         assert not server.shutdown(0.3)
-        assert time.monotonic() - began < 5.0
+        assert not admits.gone["bank"].is_set()
     assert admits.gone["bank"].wait(20)
