@@ -54,6 +54,7 @@ class Clipped(OfNumbers):
         """Return k."""
 
     outputs = 1
+    grows = True
 
     @property
     def quadratic(self) -> bool:

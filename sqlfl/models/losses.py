@@ -89,6 +89,13 @@ class Loss(Protocol):
         ...
 
     @property
+    def grows(self) -> bool:
+        """Return True if the loss of a row grows without end with its distance from the target, so
+        that no optimum is at infinity.
+        """
+        ...
+
+    @property
     def bounded(self) -> bool:
         """Return True if `curvature` is a bound, so that `flatness` is 1."""
         ...
@@ -195,6 +202,7 @@ class Squared(OfNumbers):
     outputs: int = 1
     name: str = "squared"
     curvature: float = 1.0
+    grows = True
 
     def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
         residual = scores[:, 0] - targets

@@ -36,6 +36,7 @@ class OfTargets(ABC):
 
     largest_score: float = MAX_SCORE
     bounded: bool = True
+    grows: bool = False
 
     def fitted(self, targets: Array, weights: Array | None) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import duckdb
@@ -42,6 +43,18 @@ def train(
 ) -> None:
     written = ", ".join(f"{name} = {value!r}" for name, value in options.items())
     fed.sql(f"TRAIN MODEL m USING {kind} TARGET n {clause} WITH ({written}) FROM ({query})")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("quantile_regression", {}), ("huber_regression", {"threshold": 500.0})]
+)
+def test_no_optimum_of_large_numbers_is_said_to_be_at_infinity(
+    fed: sqlfl.Federation, kind: str, options: dict[str, object]
+) -> None:
+    """Steps of thousands are small where targets are in the thousands."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", sqlfl.Warning)
+        train(fed, kind, f"SELECT * REPLACE (1000 * n AS n) FROM ({JOINED})", l2=0, **options)
 
 
 def huber(error: np.ndarray, delta: float) -> np.ndarray:

@@ -466,7 +466,7 @@ class Lbfgs:
 
     def _note_anchor(self) -> None:
         """Keep the scores from which the loss fell by no more than `SLIGHT` of itself since."""
-        if self._problem.l2 > 0.0 or self._problem.loss.quadratic:
+        if self._problem.l2 > 0.0 or self._problem.loss.grows:
             return
         if not self._anchors or self._anchors[-1][0] - self._loss > SLIGHT * abs(self._loss):
             self._anchors = [*self._anchors[-1:], (self._loss, self._scores)]
