@@ -11,6 +11,7 @@ import datetime as dt
 import decimal
 import math
 import numbers
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,10 @@ from sqlfl.planner.grammar.statements import Span, Statement
 from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.planner.grammar.trees import nodes
 
-IN_QUERIES = "int, float, Decimal, str, bool, None, date, datetime, bytes, and lists of these"
+IN_QUERIES = (
+    "int, float, Decimal, str, bool, None, date, time, datetime, timedelta, UUID, bytes, and lists "
+    "and arrays of these"
+)
 IN_OPTIONS = "int, float, Decimal, str, bool, None, and lists and dicts of these"
 _DIGITS = 38
 """Maximum digits of a DECIMAL, and of the largest integer."""
@@ -34,8 +38,9 @@ _DIGITS = 38
 def literal(value: object, what: str) -> exp.Expr:
     """Return the value as an expression of a query; `what` names it in errors.
 
-    A float becomes a DOUBLE, a Decimal a DECIMAL, a date a DATE, a datetime a TIMESTAMP, with a
-    time zone a TIMESTAMPTZ, bytes a BLOB. Raises Error for a type without an SQL literal.
+    A float becomes a DOUBLE, a Decimal a DECIMAL, a date a DATE, a time a TIME, a datetime a
+    TIMESTAMP, with a time zone a TIMESTAMPTZ, a timedelta an INTERVAL, bytes a BLOB. Raises Error
+    for a type without an SQL literal.
     """
     value = _plain(value)
     if isinstance(value, list | tuple):
@@ -47,6 +52,12 @@ def literal(value: object, what: str) -> exp.Expr:
         return _moment(value, what)
     if isinstance(value, dt.date):
         return _cast(value.isoformat(), "DATE")
+    if isinstance(value, dt.time):
+        return _cast(value.isoformat(), "TIME" if value.tzinfo is None else "TIMETZ")
+    if isinstance(value, dt.timedelta):
+        return _interval(value, what)
+    if isinstance(value, uuid.UUID):
+        return _cast(str(value), "UUID")
     if isinstance(value, float):
         if not math.isfinite(value):
             return _cast(str(value), "DOUBLE")
@@ -74,10 +85,13 @@ def written_option(value: object, what: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return Python's number or truth value for one of numpy."""
-    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return value.item()  # type: ignore[attr-defined]
-    return value
+    """Return Python's number, truth value or time for one of numpy, and a list for an array."""
+    shape, kind = getattr(value, "shape", None), str(getattr(value, "dtype", ""))
+    if shape is None or not kind:
+        return value
+    if type(value).__module__ == "numpy" and kind.endswith(("64[ns]", "64[ps]")):
+        value = value.astype(f"{kind[:-4]}[us]")  # type: ignore[attr-defined]
+    return value.item() if shape == () else value.tolist()  # type: ignore[attr-defined]
 
 
 def _scalar(value: object, what: str, allowed: str) -> exp.Expr:
@@ -125,6 +139,13 @@ def _moment(value: dt.datetime, what: str) -> exp.Expr:
     if value.tzinfo is None:
         return _cast(value.isoformat(" "), "TIMESTAMP")
     return _cast(value.astimezone(dt.UTC).isoformat(" "), "TIMESTAMPTZ")
+
+
+def _interval(value: dt.timedelta, what: str) -> exp.Expr:
+    if value != value:  # NaT of pandas
+        raise Error(f"{what} is {value}, which is no time", hint="None is NULL")
+    rest = value.seconds * 1_000_000 + value.microseconds
+    return _cast(f"{value.days} days {rest} microseconds", "INTERVAL")
 
 
 def _cast(text: str, kind: str) -> exp.Expr:

@@ -35,6 +35,9 @@ SCALARS = some.one_of(
     TEXTS,
     some.dates(dt.date(1000, 1, 1)),
     some.datetimes(dt.datetime(1000, 1, 1)),
+    some.times(),
+    some.timedeltas(dt.timedelta(-10_000), dt.timedelta(10_000)),
+    some.uuids(),
     some.binary(),
 )
 
@@ -71,6 +74,13 @@ def test_no_value_changes_how_the_rest_is_read(values: list[object], options: li
     columns = statement.query.expressions
     assert [column.alias for column in columns] == [f"c{n}" for n in range(len(values))]
     assert [column.this.expression for column in columns] == [literal(v, "") for v in values]
+
+
+def test_arrays_and_times_of_numpy_are_lists_and_times() -> None:
+    nanoseconds = np.array(["2024-03-01T12:30", "NaT"], "datetime64[ns]")
+    query = read("SELECT ?, ?, ?, ?", [np.array([1, 2]), nanoseconds[0], nanoseconds, "NaT"]).query
+    moment = dt.datetime(2024, 3, 1, 12, 30)
+    assert query == read("SELECT ?, ?, ?, ?", [[1, 2], moment, [moment, None], "NaT"]).query
 
 
 OPTIONS: dict[str, tuple[object, Value]] = {
