@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, count
 
 from sqlglot import exp
 
@@ -249,13 +249,17 @@ def place_merged_columns(draft: Draft) -> Draft:
     for number in range(len(draft.blocks)):
         groups.setdefault(related.find(number), []).append(number)
     blocks, remarks = [*draft.blocks], [*draft.remarks]
+    # parties describe a source's columns once, so that no two sources may have one id
+    fresh = count(1 + max(int(id_[1:]) for block in blocks for id_ in _ids(block)))
     for numbers in groups.values():
         parts = [blocks[number] for number in numbers]
         for outputs in _moving(draft, parts):
-            first = 1 + max(int(id_[1:]) for part in parts for id_ in _ids(part))
+            id_ = f"#{next(fresh)}"
             remarks.append(_remark(parts, outputs))
             parts = [
-                _with_position(draft, part, outputs, first) if _reads(part, outputs[0]) else part
+                _with_position(draft, part, outputs, id_, fresh)
+                if _reads(part, outputs[0])
+                else part
                 for part in parts
             ]
         for number, part in zip(numbers, parts, strict=True):
@@ -327,10 +331,10 @@ def _columns(block: DraftBlock, place: int) -> tuple[tuple[str, str], ...]:
 
 
 def _with_position(
-    draft: Draft, block: DraftBlock, places: Sequence[int], first: int
+    draft: Draft, block: DraftBlock, places: Sequence[int], id_: str, fresh: Iterator[int]
 ) -> DraftBlock:
-    """Return the block with a relation of the distinct values that the outputs read. Its id and
-    those of its sources have numbers from `first` on.
+    """Return the block with a relation of the distinct values that the outputs read. Its sources
+    take `fresh` numbers.
     """
     at = block.outputs[places[0]].relation
     relation = block.relations[at]
@@ -341,8 +345,8 @@ def _with_position(
         for branch in block.relations[block.of(id_)].branches
         for condition in branch.filters
     )
-    made = _Distinct(draft, relation, columns, first, empty)
-    own = made.relation(block.outputs[places[0]].name)
+    made = _Distinct(draft, relation, columns, empty)
+    own = made.relation(block.outputs[places[0]].name, id_, fresh)
     new = {key: column(made.names[key], own.ids[0]) for key in columns}
     pairs = made.equalities(own.ids[0])
     if len(relation.branches) > 1:
@@ -387,7 +391,6 @@ class _Distinct:
     draft: Draft
     origin: DraftRelation
     columns: tuple[tuple[str, str], ...]
-    first: int
     empty: bool
     """True if the block has no rows, so that no value has to leave."""
 
@@ -403,13 +406,14 @@ class _Distinct:
             taken[name] = key
         return {key: name for name, key in taken.items()}
 
-    def relation(self, name: str) -> DraftRelation:
-        id_ = f"#{self.first}"
-        branches = tuple(self._branch(b, id_, n) for n, b in enumerate(self.origin.branches))
+    def relation(self, name: str, id_: str, fresh: Iterator[int]) -> DraftRelation:
+        branches = tuple(self._branch(b, id_, n, fresh) for n, b in enumerate(self.origin.branches))
         return DraftRelation((id_,), name, self.origin.span, branches)
 
-    def _branch(self, branch: ClientBranch, id_: str, number: int) -> ClientBranch:
-        source = f"@{self.first + number}"
+    def _branch(
+        self, branch: ClientBranch, id_: str, number: int, fresh: Iterator[int]
+    ) -> ClientBranch:
+        source = f"@{next(fresh)}"
         names = self.names
         shown = [
             (substitute(column(key[1], key[0]), branch.columns), name)
