@@ -591,6 +591,7 @@ class Generator(DuckDBGenerator):
         exp.BitwiseRightShift: _binary(">>"),
         exp.IgnoreNulls: lambda self, node: f"{self.sql(node, 'this')} IGNORE NULLS",
         exp.Neg: _prefix("-"),
+        exp.Pivot: lambda self, node: self.pivot_sql(node),
         exp.RespectNulls: lambda self, node: f"{self.sql(node, 'this')} RESPECT NULLS",
         Infix: lambda self, node: _binary(node.args["operator"])(self, node),
         Prefix: lambda self, node: f"{node.args['operator']} {self.sql(node, 'this')}",

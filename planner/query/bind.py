@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import GROUP_KEY, RESERVED
-from sqlfl.contract.schema import Client, folded
+from sqlfl.contract.schema import Client, Column, folded
 from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.parsing import is_from, joins_of, unions_of
 from sqlfl.planner.grammar.refusals import (
@@ -32,14 +32,22 @@ from sqlfl.planner.query.asof import AsofJoins
 from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
-from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
+from sqlfl.planner.query.columns import (
+    distinct,
+    named_alike,
+    settled,
+    types_of,
+    unify_blocks,
+    with_column_aliases,
+)
 from sqlfl.planner.query.constants import Constants, alone, called
 from sqlfl.planner.query.correlated import CorrelatedAggregates
 from sqlfl.planner.query.ctes import Cte, Environment, is_unstable, repeated, spread, with_ctes
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import is_bytewise
+from sqlfl.planner.query.flattening import flattened
 from sqlfl.planner.query.grouped_joins import check_inferred, grouped_join
-from sqlfl.planner.query.groups import as_grouped, is_grouped, is_unpivot
+from sqlfl.planner.query.groups import as_grouped, is_grouped, is_pivot_of_groups, is_unpivot
 from sqlfl.planner.query.joins import Joiner, State, renamed
 from sqlfl.planner.query.laterals import Laterals, in_turn, is_lateral
 from sqlfl.planner.query.names import CatalogTables, chain_of
@@ -71,6 +79,12 @@ from sqlfl.planner.query.stars import (
 from sqlfl.planner.query.ucq import groups_of
 
 MAX_BLOCKS = 1024
+_PIVOT = (
+    "values and the column after ON are of one table, whose keys of the join GROUP BY determines: "
+    "PIVOT (SELECT a.id, b.kind, b.x FROM party.a JOIN other.b ON b.id = a.id) ON kind IN ('u', "
+    "'v') USING sum(x) GROUP BY id; else join a PIVOT of one party's table"
+)
+"""The hint for a PIVOT over tables of several parties."""
 
 
 class Binder:
@@ -90,7 +104,7 @@ class Binder:
         self.careful = careful
         self.claims: list[Term] = []
         """Terms over several relations that must be one value per row."""
-        self.sources = Sources(self.pusher, sql)
+        self.sources = Sources(self.pusher, sql, self._columns)
         self.constants = Constants(self.pusher)
         self.remarks: list[str] = []
         self.laterals = Laterals(self.sources, self._aggregates)
@@ -197,6 +211,8 @@ class Binder:
         def clients(item: exp.Expr) -> tuple[Client, ...]:
             return self.pusher.clients(item, known)
 
+        whole = as_grouped(query)
+        query = flattened(whole, known) if isinstance(whole, exp.Select) else query
         made = grouped_join(query, columns, clients, self.sql)
         if made is None:
             return None
@@ -302,6 +318,8 @@ class Binder:
         else:
             over = f"{' and '.join(parties)} together" if parties else "what is no party's table"
             message, hint = f"{found.what} cannot be done over {over}", found.hint
+            if is_pivot_of_groups(query):
+                message, hint = f"PIVOT cannot be done over {over}", _PIVOT
         return plan_error(message, self.sql, found.node, hint)
 
     # -- queries -----------------------------------------------------------------------------------
@@ -445,6 +463,15 @@ class Binder:
         self.claims += several
         block = DraftBlock(relations, tree, tuple(outputs), state.items, span)
         return replace(block, sorted_by=sorted_by)
+
+    def _columns(self, query: exp.Query, known: Environment) -> tuple[Column, ...]:
+        """Return the columns of a query, with their types."""
+        binder = Binder(self.sql, self.catalog, self.pusher.clock, self.careful)
+        blocks = unify_blocks(binder.bind(query, known, derived=True), self.sql, self.catalog)
+        draft = Draft(exp.select(), self.sql, self.catalog, None, (), False)
+        names = distinct([output.name for output in blocks[0].outputs])
+        types = types_of(draft, blocks[0])
+        return tuple(Column(name, type_) for name, type_ in zip(names, types, strict=True))
 
     def _types(self, state: State, term: Term) -> tuple[str, ...]:
         """Return the types of a term at the databases of its relation; none if it reads several."""

@@ -90,7 +90,7 @@ def unify_blocks(
     if len(blocks) == 1:
         return blocks
     draft = Draft(exp.select(), sql, catalog, None, (), False)
-    types_of_blocks = catalog.each([partial(_types, draft, block) for block in blocks])
+    types_of_blocks = catalog.each([partial(types_of, draft, block) for block in blocks])
     wanted = [types.union_type(column) for column in zip(*types_of_blocks, strict=True)]
     return tuple(
         replace(
@@ -130,7 +130,7 @@ def _cast(output: Output, type_: str) -> Output:
     return replace(output, term=term)
 
 
-def _types(draft: Draft, block: DraftBlock) -> list[str]:
+def types_of(draft: Draft, block: DraftBlock) -> list[str]:
     """Return types of the outputs; the null type for outputs that need two relations."""
     found = [types.NULL_TYPE] * len(block.outputs)
     for index, relation in enumerate(block.relations):

@@ -188,6 +188,11 @@ class WrittenPivot:
 _COLUMN = f"{RESERVED}pivot_"
 
 
+def is_pivot_of_groups(query: exp.Expr) -> bool:
+    """Return whether the query is the GROUP BY that a PIVOT has become."""
+    return isinstance(query, exp.Select) and query.expressions[0].alias.startswith(_COLUMN)
+
+
 def _values(field: exp.In) -> list[exp.Expr]:
     """Return the listed values; none if they are no constants. A name stands for its text."""
     values = []

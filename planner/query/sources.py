@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -51,6 +51,8 @@ class Sources:
 
     pusher: Pusher
     sql: str
+    columns: Callable[[exp.Query, Environment], tuple[Column, ...]]
+    """The columns of a query of several parties."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
@@ -196,12 +198,14 @@ class Sources:
         return self._block(query, parts)
 
     def without_pivot(self, node: exp.Expr, known: Environment) -> exp.Select | None:
-        """Return a PIVOT with listed values over several databases of a party as GROUP BY, or None.
-        The databases name its columns."""
+        """Return a PIVOT with listed values over several databases as GROUP BY, or None. The
+        databases name its columns."""
         pivot = WrittenPivot.of(node)
         clients = () if pivot is None else self.pusher.clients(node, known)
-        if pivot is None or len(clients) < 2 or len({client.party for client in clients}) > 1:
+        if pivot is None or len(clients) < 2:
             return None
+        if len({client.party for client in clients}) > 1:
+            return self._pivot_of_parties(pivot, node, known, clients[0])
         bare = node.copy()
         bare.set("joins", None)
         item = exp.Subquery(this=bare) if isinstance(node, exp.Pivot) else bare
@@ -212,6 +216,29 @@ class Sources:
             own = [column.name for column in self._described(node, client, local)]
             names.setdefault(tuple(map(folded, own)), tuple(own))
         return pivot.select(next(iter(names.values()))) if len(names) == 1 else None
+
+    def _pivot_of_parties(
+        self, pivot: WrittenPivot, node: exp.Expr, known: Environment, client: Client
+    ) -> exp.Select | None:
+        """Return a PIVOT over tables of several parties as GROUP BY. A database names its columns,
+        from a row of NULLs in place of the tables'.
+        """
+        rows = exp.select("*").from_(pivot.item.copy(), copy=False)
+        nulls = (
+            exp.alias_(trees.cast(exp.Null(), column.type), column.name, quoted=True)
+            for column in self.columns(rows, known)
+        )
+        alone = node.copy()
+        item = exp.Subquery(this=exp.select(*nulls))
+        if isinstance(alone, exp.Pivot):
+            alone.set("this", item)
+        else:
+            item.set("pivots", alone.args["pivots"])
+            alone = item
+        bare = exp.Subquery(this=alone) if isinstance(alone, exp.Pivot) else alone
+        query = exp.select("*").from_(bare, copy=False)
+        described = self._described(node, client, query)
+        return pivot.select([column.name for column in described])
 
     def without_pivots(self, query: exp.Select, known: Environment) -> exp.Select:
         """Return the query with `without_pivot` in place of items of its FROM."""

@@ -35,6 +35,12 @@ STATEMENTS = {
         SELECT v.label, coalesce(v.patient, t.patient, w.ward) AS k, v.days, t.result, w.beds
         FROM clinic.visits v FULL JOIN lab.tests t ON v.patient = t.patient
         FULL JOIN town.wards w ON w.ward = coalesce(v.patient, t.patient)""",
+    "a pivot of a join": """
+        SELECT label, days, "1" AS one, "2" AS two FROM (PIVOT (
+          SELECT v.patient, v.label, v.days, t.result, t.assay
+          FROM (SELECT patient, max(label) AS label, max(days) AS days FROM clinic.visits
+            GROUP BY patient) v LEFT JOIN lab.tests t ON t.patient = v.patient)
+        ON assay IN (1, 2) USING max(result) GROUP BY patient, label, days)""",
     "constants": """
         SELECT v.label, v.days, w.beds, c.price FROM clinic.visits v
         JOIN town.wards w ON w.ward = v.ward JOIN (SELECT i AS beds, i * i AS price

@@ -125,6 +125,9 @@ GAPS = (
         "SELECT ?::INT AS c", parameters=("1",)),
     # -- writing
     Gap("Generator.TRANSFORMS[BitwiseNot]", "~ after ~", "SELECT ~ ~1 AS c"),
+    Gap("Generator.TRANSFORMS[Pivot]", "tables before columns in a PIVOT",
+        f"FROM (PIVOT (SELECT t.x, u.y FROM {_PAIRS} JOIN {_PAIRS.replace('t(', 'u(')} "
+        "ON t.x = u.x) ON x IN (1) USING sum(y))"),
     Gap("Generator.MULTI_ARG_DISTINCT", "DISTINCT before two arguments",
         f"SELECT regr_count(DISTINCT x, y) AS c FROM {_PAIRS}"),
     Gap("Generator.extract_sql", "parts that EXTRACT does not have",

@@ -80,6 +80,41 @@ QUERIES = {
     "an integer that is compared as DOUBLE": """SELECT s.town, sum(o.amount) AS m
         FROM (SELECT number::DOUBLE AS k, town FROM north.staff) s
         JOIN shop.orders o ON o.customer = s.k GROUP BY s.k, s.town""",
+    "a derived join": f"""SELECT d.id, d.age + 1 AS older, avg(d.amount) AS m, count(*) AS n
+        FROM (SELECT p.id, p.age, o.amount * 2 AS amount FROM register.people p JOIN {ORDERS}
+        WHERE o.amount > 1) d WHERE d.age < 60 GROUP BY d.id, d.age HAVING count(*) < 9""",
+    "a CTE of a join": f"""WITH d AS (SELECT p.id, p.age, o.amount FROM register.people p
+        JOIN {ORDERS}) SELECT id, age, sum(amount) AS s FROM d GROUP BY ALL""",
+    "names of a derived join": f"""SELECT k, max(x) AS m FROM (SELECT p.id, o.amount
+        FROM register.people p LEFT JOIN {ORDERS}) d(k, x) GROUP BY k""",
+    "PIVOT": f"""SELECT * FROM (PIVOT (SELECT p.id, p.age, v.kind, v.cost FROM register.people p
+        JOIN {VISITS}) ON kind IN ('a', 'b') USING sum(cost) GROUP BY id, age)""",
+    "PIVOT of all other columns": f"""SELECT * FROM (PIVOT (SELECT p.id, p.age, v.kind, v.cost
+        FROM register.people p JOIN {VISITS}) ON kind IN ('a', 'b') USING max(cost))""",
+    "PIVOT with several aggregates": f"""SELECT * FROM (PIVOT (SELECT p.id, o.paid, o.amount
+        FROM register.people p JOIN {ORDERS}) ON paid IN (true, false) USING avg(amount) AS mean,
+        count(*) AS n GROUP BY id)""",
+    "PIVOT with aggregates without names": f"""SELECT * FROM (PIVOT (SELECT p.id, o.paid, o.amount
+        FROM register.people p JOIN {ORDERS}) ON paid IN (true, false) USING min(amount),
+        max(amount) GROUP BY id)""",
+    "PIVOT by two columns": f"""SELECT * FROM (PIVOT (SELECT p.id, v.kind, v.sick, v.cost
+        FROM register.people p JOIN {VISITS}) ON kind IN ('a', 'b'), sick IN (true)
+        USING sum(cost) GROUP BY id)""",
+    "PIVOT of a LEFT JOIN": f"""SELECT g.id, g.a, coalesce(g.b, 0) AS b FROM (PIVOT (SELECT p.id,
+        v.kind, v.cost FROM register.people p LEFT JOIN {VISITS}) ON kind IN ('a', 'b')
+        USING sum(cost) GROUP BY id) g WHERE g.id > 1""",
+    "PIVOT in FROM": f"""SELECT g.id, g.a + 1 AS a, g.b FROM (SELECT p.id, v.kind, v.cost
+        FROM register.people p JOIN {VISITS}) d
+        PIVOT (sum(cost) FOR kind IN ('a', 'b') GROUP BY id) g""",
+    "PIVOT of a CTE": f"""WITH d AS (SELECT p.id, o.paid, o.amount FROM register.people p
+        JOIN {ORDERS}) SELECT * FROM (PIVOT d ON paid IN (true, false) USING sum(amount)
+        GROUP BY id)""",
+    "PIVOT beside a join": f"""SELECT g.*, c.size FROM (PIVOT (SELECT p.id, p.city, v.kind, v.cost
+        FROM register.people p JOIN {VISITS}) ON kind IN ('a') USING sum(cost) AS total
+        GROUP BY id, city) g JOIN register.cities c ON c.city = g.city""",
+    "PIVOT on the right of a LEFT JOIN": f"""SELECT o.amount, g.a FROM shop.orders o LEFT JOIN
+        (PIVOT (SELECT p.id, v.kind, v.cost FROM register.people p JOIN {VISITS})
+        ON kind IN ('a', 'b') USING sum(cost) GROUP BY id) g ON g.id = o.customer""",
     "on the right of a LEFT JOIN": """SELECT p.age, g.m FROM register.people p
         LEFT JOIN (SELECT q.boss, max(o.amount) AS m FROM register.people q
         JOIN shop.orders o ON o.customer = q.id GROUP BY q.id, q.boss) AS g ON g.boss = p.id""",
