@@ -126,7 +126,9 @@ def kind_of_cast(kind: str | None, node: dict[str, Any], target: str) -> str | N
     """Return the kind of the value `node` after a cast; None for a cast that may fail."""
     found = kind_of_type(target)
     if kind == LITERAL:
-        return found if _reads(str(node["literal"]["text"]), found) else None
+        literal = node.get("literal")  # none of a choice among several
+        good = found == TEXT if literal is None else _reads(str(literal["text"]), found)
+        return found if good else None
     if kind == NULL or kind == found == "real":
         return found if target != "FLOAT" else None
     if kind is None or (target != TEXT and not (kind in NUMBERS and target == "DOUBLE")):

@@ -32,7 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl.base.arrays import Array
-from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import LabelNoise
 from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
 from sqlfl.privacy.samplers import add_laplace, randomised_response
@@ -49,10 +49,10 @@ def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
     """Return the noised labels of the active rows, as `Labels` carries them: (values, classes,
     codes).
 
-    Classes are all public ones, present or not; codes uint32 (a,) are by randomised response.
-    Numbers are clipped to the bounds, infinite ones too, and have Laplace noise: float64 (a,).
-    Raise ModelError for a label that is not among the classes, without naming the label. Raise
-    InternalError for a slot without noise of labels.
+    Classes are all public ones, present or not; codes uint32 (a,) are by randomised response. A
+    label that is none of them gives any of them, all alike: an error would tell that some row has
+    such a label. Numbers are clipped to the bounds, infinite ones too, and have Laplace noise:
+    float64 (a,). Raise InternalError for a slot without noise of labels.
     """
     privacy = snapshot.specification.privacy
     label = None if privacy is None else privacy.label
@@ -68,8 +68,11 @@ def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
     size = len(label.classes)
     keep = laplace_keep if label.mechanism == "laplace" else keep_probability
     order = np.argsort(np.array(label.classes, object))
-    places = np.argsort(order)[_codes(snapshot, label.classes)].astype(np.uint32)
+    codes = _codes(snapshot, label.classes)
+    places = np.argsort(order)[np.maximum(codes, 0)].astype(np.uint32)
     noised = randomised_response(places, size, keep(label.epsilon, size), words)
+    # 1/K is between the probabilities of the other answers, so that ε holds
+    noised = np.where(codes < 0, words[:, 1] % np.uint64(size), noised)
     return np.zeros(0), label.classes, order[noised].astype(np.uint32)
 
 
@@ -130,8 +133,8 @@ def _key(secret: bytes, label: LabelNoise, way: str, row_key: Sequence[str]) -> 
 
 
 def _codes(snapshot: Snapshot, classes: tuple[str, ...]) -> Array:
-    """Return the index of each active row's class as uint32 (a,), by the texts of the classes.
-    Raise ModelError for a label that is not among them.
+    """Return the index of each active row's class as int64 (a,), by the texts of the classes; -1
+    for a label that is none of them.
     """
     if len(set(classes)) < len(classes):
         raise InternalError("the classes of the labels are not distinct")
@@ -149,10 +152,4 @@ def _codes(snapshot: Snapshot, classes: tuple[str, ...]) -> Array:
         )
         columns = sql.columns(snapshot.con, query)
         codes[columns["r"]] = columns["code"]
-    if (codes < 0).any():
-        raise ModelError(
-            "the target has values that are not among its classes",
-            hint="list all that it may have in label_classes, as DuckDB writes them, "
-            "or filter the others out in WHERE",
-        )
-    return codes.astype(np.uint32)
+    return codes

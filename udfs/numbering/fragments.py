@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from sqlglot import exp
@@ -16,6 +17,11 @@ from sqlfl.udfs.numbering import keys
 DRAW_BYTES = 8
 _SINGLE = ("FLOAT", "BOOLEAN", "TINYINT", "UTINYINT", "SMALLINT", "USMALLINT")
 """Types whose values are all exact in 4 bytes."""
+_NUMBER = re.compile(
+    r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|BIGNUM|FLOAT|DOUBLE|DECIMAL\(\d+,\d+\)|"
+    r'"NULL"'
+)
+"""Types of which any value is a number."""
 ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
@@ -50,9 +56,9 @@ def converted(
     if spec.target:
         chosen.append(sql.named(_target(*next(left), spec.classes), "y"))
     if spec.weight:
-        chosen.append(sql.named(_number(next(left)[0]), "w"))
+        chosen.append(sql.named(_number("the weight", *next(left)), "w"))
     if spec.offset:
-        chosen.append(sql.named(_number(next(left)[0]), "o"))
+        chosen.append(sql.named(_number("the offset", *next(left)), "o"))
     if spec.base:
         base: exp.Expr
         base, column = next(left)
@@ -121,23 +127,24 @@ def _feature(value: exp.Expr, column: Column, feature: FeatureSpecification) -> 
         known = sql.call("encode", sql.join_text(sql.string("v"), sql.text(value)))
         return sql.call("coalesce", known, sql.call("encode", sql.string("n")))
     if feature.kind == "array":
-        kind = "FLOAT" if column.type == f"FLOAT[{feature.width}]" else "DOUBLE"
+        element_type, _, width = column.type.partition("[")
+        if width != f"{feature.width}]" or not _NUMBER.fullmatch(element_type):
+            raise _other_type(
+                f"feature {feature.name}", column, f"an array of {feature.width} numbers"
+            )
+        kind = "FLOAT" if element_type == "FLOAT" else "DOUBLE"
         # one list function for all elements: DuckDB's planning time is quadratic in the number of
         # expressions that read theirs twice
         element = exp.to_identifier("element")
         each = exp.Lambda(this=_no_nan(sql.column("element")), expressions=[element])
         return sql.cast(sql.call("list_transform", value, each), f"{kind}[{feature.width}]")
-    if column.type == "VARCHAR" or column.type.startswith("ENUM"):
-        raise ModelError(
-            f"feature {feature.name} is a text now, and was a number when the statement was "
-            "planned",
-            hint="its owner has changed the table meanwhile: run the statement again",
-        )
+    _check_number(f"feature {feature.name}", column)
     return _no_nan(sql.cast(value, "FLOAT" if column.type in _SINGLE else "DOUBLE"))
 
 
 def _target(value: exp.Expr, column: Column, classes: bool) -> exp.Expr:
     if not classes:
+        _check_number("the target", column)
         return _no_nan(sql.cast(value, "DOUBLE"))
     if column.type in ("FLOAT", "DOUBLE"):
         value = keys.positive_zero(value, column.type)
@@ -145,8 +152,25 @@ def _target(value: exp.Expr, column: Column, classes: bool) -> exp.Expr:
     return value
 
 
-def _number(value: exp.Expr) -> exp.Expr:
+def _number(name: str, value: exp.Expr, column: Column) -> exp.Expr:
+    _check_number(name, column)
     return sql.call("coalesce", sql.cast(value, "DOUBLE"), sql.cast(sql.string("nan"), "DOUBLE"))
+
+
+def _check_number(name: str, column: Column) -> None:
+    """Raise ModelError for values of a type whose conversion to a number may fail. A failure would
+    tell that some row has such a value.
+    """
+    if not _NUMBER.fullmatch(column.type):
+        raise _other_type(name, column, "a number")
+
+
+def _other_type(name: str, column: Column, planned: str) -> ModelError:
+    now = "a text" if column.type == "VARCHAR" or column.type.startswith("ENUM") else column.type
+    return ModelError(
+        f"{name} is {now} now, and was {planned} when the statement was planned",
+        hint="its owner has changed the table meanwhile: run the statement again",
+    )
 
 
 def _draw(base: exp.Expr, column: Column) -> exp.Expr:
