@@ -8,7 +8,9 @@ and depend on their arguments alone: not on a session, a file, a sequence, a var
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,11 +131,16 @@ def base_tables(con: sql.Connection, path: Sequence[str]) -> frozenset[str]:
     """Return the tables from which the rows of a table or view come: the table itself, or those
     that the view reads, also through other views and macros. Nothing runs. Files are none.
     """
+    return frozenset(_scanned(_plan(con, path)))
+
+
+def _plan(con: sql.Connection, path: Sequence[str]) -> list[dict[str, Any]]:
+    """Return DuckDB's plan of reading a table or view, whose steps have names and children."""
     table = exp.Table()
     for part, name in zip(("this", "db", "catalog"), reversed(path), strict=False):
         table.set(part, exp.to_identifier(name, quoted=True))
     plans = con.execute(f"EXPLAIN (FORMAT json) SELECT * FROM {sql.to_sql(table)}").fetchall()
-    return frozenset(name for _, plan in plans for name in _scanned(json.loads(plan)))
+    return [step for _, plan in plans for step in json.loads(plan)]
 
 
 def _scanned(steps: list[dict[str, Any]]) -> Iterator[str]:
@@ -150,19 +157,42 @@ CHANGING = (
     "current_query", "current_query_id", "current_setting", "current_time", "current_timestamp",
     "current_transaction_id", "currval", "gen_random_uuid", "get_current_time",
     "get_current_timestamp", "getvariable", "localtime", "localtimestamp", "nextval", "now",
-    "random", "setseed", "setval", "today", "transaction_timestamp", "txid_current", "uuid",
-    "uuidv4", "uuidv7",
+    "random", "setseed", "setval", "stats", "today", "transaction_timestamp", "txid_current",
+    "uuid", "uuidv4", "uuidv7", "vector_type",
 )  # fmt: skip
 """Functions that give other values though their arguments are the same."""
 _BARE = ("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp")
 """Functions of these that are written without brackets."""
 _AGE = "age"
 """A function that reads the clock where it has one argument."""
+_INDIRECT = ("json_execute_serialized_sql", "query", "query_table")
+"""Functions of tables whose text may name anything."""
+_OF_SYSTEM = ("duckdb_", "pragma_")
+"""Beginnings of names of functions and views that show the state of the database."""
+ROW_GROUP = 122_880
+"""Rows of a table that one thread reads at a time."""
+_ORDERLESS = frozenset((
+    "approx_count_distinct", "bit_and", "bit_or", "bit_xor", "bitstring_agg", "bool_and", "bool_or",
+    "count", "count_if", "count_star", "countif", "cume_dist", "dense_rank", "histogram", "mad",
+    "max", "median", "min", "percent_rank", "quantile", "quantile_cont", "quantile_disc", "rank",
+    "rank_dense", "sum_no_overflow",
+))  # fmt: skip
+"""Aggregates and windows that give the same in whatever order rows come. Sums of numbers with a
+fraction do not: their last digits differ. `sum_no_overflow` is DuckDB's sum of short integers.
+"""
+_CALL = re.compile(r'(\w+)"?\(')
+_CALLING = ("AGGREGATE", "GROUP_BY", "WINDOW")
+_CUTTING = ("LIMIT", "TOP_N", "ASOF", "POSITIONAL", "SAMPLE")
+"""Parts of names of steps that call functions over several rows, and of those whose result depends
+on the order of rows."""
+_ROWLESS = ("COLUMN_DATA_SCAN", "CTE_SCAN", "DELIM_SCAN", "DUMMY_SCAN", "EMPTY_RESULT")
+"""Steps without children that read rows of no table, or of another step."""
 
 
 def unsteady(con: sql.Connection, table: Table) -> bool:
     """Return True if rows of a table or view may be others each time that they are read, though
-    nothing has changed: by chance, the clock or a sequence, also in a view or macro below it.
+    nothing has changed: by chance, the clock or a sequence, also in a view or macro below it; or
+    by the order in which several threads read rows.
 
     Names of views and macros count wherever they stand, whatever their schema. So True may be too
     strict, and False is certain.
@@ -179,7 +209,41 @@ def unsteady(con: sql.Connection, table: Table) -> bool:
         if any(_changes(words, place) for words in every for place in range(len(words))):
             return True
         waiting = ({word for words in every for word, _ in words} & texts.keys()) - read
-    return False
+    sizes = {".".join(map(folded, path)): int(size) for *path, size in sql.fetch(con, _SIZES)}
+    return any(_order_decides(step, sizes) for step in _plan(con, table))
+
+
+def _order_decides(step: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
+    """Return True if rows of a step of a plan may depend on chance, or on the order in which
+    threads read. `sizes`: rows of each table, by its name.
+    """
+    name, facts = str(step["name"]), step["extra_info"]
+    calls = [facts.get(key) or () for key in ("Aggregates", "Projections")]
+    texts = [text for call in calls for text in ([call] if isinstance(call, str) else call)]
+    called = {match.lower() for text in texts for match in _CALL.findall(text)}
+    if "SAMPLE" in name or "Sample Method" in facts:
+        return True
+    ordered = any(part in name for part in _CUTTING) or (
+        any(part in name for part in _CALLING) and not called <= _ORDERLESS
+    )
+    if ordered and _rows_below(step, sizes) > ROW_GROUP:
+        return True
+    return any(_order_decides(child, sizes) for child in step["children"])
+
+
+def _rows_below(step: Mapping[str, Any], sizes: Mapping[str, int]) -> float:
+    """Return the rows of the tables below a step; infinity if several threads may read however few
+    there are, as the parts of a union, or if their number is not known.
+    """
+    name, children = str(step["name"]), step["children"]
+    if name == "UNION":
+        return math.inf
+    if children:
+        return sum(_rows_below(child, sizes) for child in children)
+    table = step["extra_info"].get("Table")
+    if table is not None:
+        return sizes.get(folded(str(table)).replace('"', ""), math.inf)
+    return 0 if name in _ROWLESS else math.inf
 
 
 def _texts(con: sql.Connection, query: exp.Expr) -> dict[str, list[str]]:
@@ -220,12 +284,12 @@ def _end(words: Sequence[str], start: int) -> int:
 def _changes(words: Sequence[tuple[str, bool]], place: int) -> bool:
     """Return True if the word at this place calls a function that gives other values each time."""
     word, quoted = words[place]
-    if word in _BARE and not quoted:
+    if (word in _BARE and not quoted) or word.startswith(_OF_SYSTEM):
         return True
     if place + 1 == len(words) or words[place + 1][0] != "(":
         return False
     if word != _AGE:
-        return word in CHANGING
+        return word in CHANGING or word in _INDIRECT
     plain = [other for other, _ in words]
     given, depth, commas = plain[place + 1 : _end(plain, place + 1)], 0, 0
     for other in given:
@@ -240,6 +304,9 @@ _DEFINED = sql.constant(
         WHERE contains(sql, 'GENERATED ALWAYS')
         UNION ALL SELECT view_name, sql FROM duckdb_views() WHERE NOT internal AND NOT temporary"""
     )
+)
+_SIZES = sql.constant(
+    sql.query("SELECT database_name, schema_name, table_name, estimated_size FROM duckdb_tables()")
 )
 _MACRO_TEXTS = sql.constant(
     sql.query(

@@ -36,8 +36,9 @@ from sqlfl.udfs.numbering.fragments import ZONED
 from sqlfl.udfs.numbering.keys import canonical_text
 
 UNSTEADY = (
-    "are others each time that they are read, by random(), now() or the like: their owner may "
-    "grant a table of them"
+    "are others each time that they are read: by random(), now(), a sample or the like, or by sums "
+    "and first values that depend on the order in which threads read. Their owner may grant a "
+    "table of them"
 )
 _DUCKDB = Dialect.get_or_raise("duckdb")
 _COLUMNS = sql.constant(sql.query("SELECT name, type FROM pragma_table_info($name) ORDER BY cid"))
