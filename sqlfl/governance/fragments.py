@@ -12,6 +12,7 @@ from sqlfl.contract.fragment_columns import BASE, KEPT, ROW
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.governance.expressions import NEUTRAL
 from sqlfl.governance.names import Functions, Listed, NameLookup, functions_of
+from sqlfl.governance.noising import budgets_of
 from sqlfl.governance.policies import (
     FILTER,
     IDENTIFY,
@@ -312,7 +313,7 @@ LINKING = ("an equality", "USING", "a join")
 def _leaves(ruling: Ruling, column: ScopeColumn) -> bool:
     """Return True if some policy lets values of the column leave unchanged, in any role."""
     rules = strictest(ruling.rules([column.table]))
-    if rules.epsilon is not None:
+    if budgets_of(ruling.rules([column.table]), ruling.total_rules(column.table)):
         return False
     modes = {
         TRAIN: rules.predictions, LABEL: rules.labels, IDENTIFY: rules.identifiers,

@@ -178,7 +178,8 @@ class Guard:
                 self._check_weights(request.model, ruling)
             elif isinstance(request, ms.SendSkew) and ruling is not None:
                 # its reply has means of the rows that the model was trained on
-                self._models.check_statistics(request.model, ruling)
+                least = self._models.check_statistics(request.model, ruling)
+                request = replace(request, least=max(request.least, least))
             elif request.kind in SCORES:
                 self._models.check_unlocked(getattr(request, "model"))  # noqa: B009
             reply = self._runs.in_time(request, run.every, lambda: run.serve(request, answer))

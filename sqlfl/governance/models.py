@@ -13,6 +13,7 @@ import numpy as np
 
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
+from sqlfl.governance.noising import budgets_of
 from sqlfl.governance.policies import LASTING, TRAIN, Lock, Ruling, locks_of
 from sqlfl.governance.policy_evaluation import has
 from sqlfl.governance.records import Records, time_of
@@ -96,18 +97,23 @@ class Models:
         """Raise PolicyError if its weights are not for this analyst, or no longer."""
         self._check_tables(run, ruling)
 
-    def check_statistics(self, run: str, ruling: Ruling) -> None:
-        """Raise PolicyError if what it keeps of its rows of training, as means, is not for this
-        analyst. The policies of these tables decide it, whatever rows it is compared with.
+    def check_statistics(self, run: str, ruling: Ruling) -> int:
+        """Return the minimum number of rows that a statistic of its rows of training must be of.
+        Raise PolicyError if such statistics, as means, are not for this analyst. The policies of
+        these tables decide it, whatever rows they are compared with.
         """
+        least = 1
         for table in self._check_tables(run, ruling):
             rules = strictest(ruling.rules([table]))
-            if rules.moments != EXACT or rules.epsilon is not None:
+            budgets = budgets_of(ruling.rules([table]), ruling.total_rules(table))
+            if rules.moments != EXACT or budgets:
                 rule = f"moments = '{rules.moments}'"
-                if rules.epsilon is not None:
-                    rule = f"epsilon = {rules.epsilon:g}"
+                if budgets:
+                    rule = f"{budgets[0].rule} = {budgets[0].epsilon:g}"
                 said = f"{has(rule)}, for {'.'.join(table[1:])}, which the model was trained on"
                 raise PolicyError(said, hint=ASK)
+            least = max(least, rules.min_cell)
+        return least
 
     def _check_tables(self, run: str, ruling: Ruling) -> list[Table]:
         """Return the tables that the model was trained on. Raise PolicyError if it is not one of

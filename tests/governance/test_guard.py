@@ -254,7 +254,9 @@ def test_inference_has_the_weights_of_a_model(
         fed.sql(f"INFERENCE OF MODEL m FROM ({over})")
 
 
-@pytest.mark.parametrize("rule", ["moments = 'never'", "moments = 'noised'", "epsilon = 2"])
+@pytest.mark.parametrize(
+    "rule", ["moments = 'never'", "moments = 'noised'", "epsilon = 2", "epsilon_total = 2"]
+)
 def test_skew_has_means_of_the_rows_of_training(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, rule: str
 ) -> None:
@@ -277,6 +279,26 @@ def test_skew_has_means_of_the_rows_of_training(
         ):
             fed.sql(skew)
         fed.sql(skew.replace("SKEW", "METRICS"))
+
+
+def test_skew_has_no_mean_of_few_rows_of_training(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    """The policy of these rows says how many, whatever rows they are compared with."""
+    clinic.execute("CREATE TABLE later AS FROM patients")
+    clinic.execute("UPDATE patients SET bmi = NULL WHERE pid > 6")
+    ruled(clinic)
+    fed.sql(TRAIN)
+    skew = f"SKEW OF MODEL m FROM ({QUERY.replace('clinic.patients', 'clinic.later')})"
+    with sqlfl.owner(clinic) as owner:
+        owner.sql("CREATE TRAINING POLICY s WITH (min_cell = 1)")
+        owner.sql(GRANT.replace("patients", "later").replace("UNDER r", "UNDER s"))
+        for least, is_told in ((7, True), (8, False)):
+            owner.sql(f"CREATE OR REPLACE TRAINING POLICY r WITH (min_cell = {least})")
+            rows = {row["feature"]: row for row in fed.sql(skew).arrow().to_pylist()}
+            for name in ("trained_mean", "mean", "distance", "psi"):
+                assert (rows["bmi"][name] is not None) is is_told
+                assert rows["age"][name] is not None
 
 
 def test_the_strictest_of_several_policies_holds(

@@ -189,7 +189,7 @@ def skew(snapshot: Snapshot, block: SavedBlock, engine: LinearEngine, request: S
         row = [_NAN] * NUMBERS
         row[2:4] = float(gone_before[number]) / total, float(counts @ gone / counts.sum())
         row[5] = 0.0
-        if _many(there, least):
+        if _many(there, least) and total - gone_before[number] >= least * (1.0 - 1e-9):
             before = np.zeros(feature.width) if counted is None else counted.shifts[columns]
             shift = shifts[columns] / there.sum()
             row[4] = float(np.abs(shift - before).max())
