@@ -118,3 +118,15 @@ def placeless(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {name: placeless(item) for name, item in value.items() if name not in PLACES}
+
+
+def in_order(node: dict[str, Any]) -> bool:
+    """Return whether rows come in the order of one table. Otherwise their values decide the order,
+    and which rows are the first."""
+    return bool((node.get("from_table") or {}).get("type") == "BASE_TABLE")
+
+
+def groups_rows(node: dict[str, Any]) -> bool:
+    """Return whether the SELECT groups rows, or takes equal rows as one."""
+    alike = any(m["type"] == "DISTINCT_MODIFIER" for m in node.get("modifiers") or ())
+    return bool(node.get("group_expressions")) or alike

@@ -62,6 +62,17 @@ class Expressions:
         name = str(node.get("function_name", "")).lower()
         return node.get("class") in ("SUBQUERY", "WINDOW") or name in self.aggregates
 
+    def follows_from_rows(self, node: object, scope: SelectScope) -> bool:
+        """Return whether an expression may follow from rows, whatever their values."""
+        return any(
+            self.varies(inner)
+            or (
+                inner.get("class") == "COLUMN_REF"
+                and any(output.of_rows for output in self.meant(inner, scope))
+            )
+            for inner in nodes(node)
+        )
+
     def bare(self, node: Node, scope: SelectScope) -> Bare | None:
         """Return the column that the expression is, up to its type."""
         node, casts = _uncast(node)

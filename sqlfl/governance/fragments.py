@@ -93,22 +93,19 @@ class Fragments:
         """
         reading = self.read(cursor, text, ruling)
         roles = roles_of(item, reading.outputs)
+        self._check_shown(roles, reading, ruling)
         for role, output in zip(roles, reading.outputs, strict=True):
             if role == JOIN:
                 self._check_key(output, reading, ruling)
                 continue
             if role in (BASE, ROW, KEPT):
                 # whether a row is kept is a condition; of a whole row the granted columns are taken
-                others = [] if role != BASE or output.whole is not None else sorted(output.reads)
                 if role == BASE and output.whole is not None and not ruling.columns(output.whole):
                     raise PolicyError("rows are drawn by granted columns, and there is none")
-                for column in others:
-                    if not ruling.may_any(column):
-                        raise unnamed(column.table)
                 continue
             for column in sorted(output.reads):
                 if not ruling.may(role, column):
-                    raise self._not_granted(ruling, column, role.upper())
+                    raise self._not_granted(column, role.upper())
         self._check_spread(item, roles, reading, ruling)
         if reading.nobodys:
             # its values are NULL, whatever rows there are
@@ -117,8 +114,21 @@ class Fragments:
         self._check_conditions(reading, ruling)
         for column in sorted(reading.fallible):
             if not _leaves(ruling, column):
-                raise self._may_fail(ruling, column)
+                raise self._may_fail(column)
         return reading
+
+    @staticmethod
+    def _check_shown(roles: list[str], reading: SelectReading, ruling: Ruling) -> None:
+        """Raise PolicyError for columns that are granted for nothing, before other rules speak of
+        columns in the order of their names, which would tell of theirs.
+        """
+        every = {*reading.filters, *reading.links, *reading.fallible}
+        for role, output in zip(roles, reading.outputs, strict=True):
+            if role != BASE or output.whole is None:
+                every |= output.reads
+        hidden = {column.table for column in every if not ruling.may_any(column)}
+        if hidden:
+            raise unnamed(min(hidden))
 
     def _check_spread(
         self, item: SlotSpecification, roles: list[str], reading: SelectReading, ruling: Ruling
@@ -205,8 +215,6 @@ class Fragments:
         rules = strictest(ruling.rules(reading.tables)) if reading.tables else None
         exact = rules is None or rules.filters == EXACT
         for column, place in sorted(reading.filters.items()):
-            if not ruling.may_any(column):
-                raise unnamed(column.table)
             named = f"column {column.name} of {'.'.join(column.table[1:])}"
             if not exact:
                 raise PolicyError(
@@ -236,14 +244,13 @@ class Fragments:
         if same is None or output.reads != {same}:
             raise PolicyError(KEY, hint=LINK)
         if not ruling.may(JOIN, same):
-            raise self._not_granted(ruling, same, "JOIN")
+            raise self._not_granted(same, "JOIN")
         # the key of the row for missing partners is made of NULL
         if not reading.nobodys and (output.bare is None or self._cast(output.bare) is None):
             raise PolicyError(f"{KEY}, and {same.name} is not", hint=LINK)
 
-    def _may_fail(self, ruling: Ruling, column: ScopeColumn) -> PolicyError:
-        if not ruling.may_any(column):
-            return unnamed(column.table)
+    @staticmethod
+    def _may_fail(column: ScopeColumn) -> PolicyError:
         return PolicyError(
             f"an expression of column {column.name} of {'.'.join(column.table[1:])} may fail on "
             "some of its values, which would show that there are such: its owner's policy lets no "
@@ -297,9 +304,7 @@ class Fragments:
         self._found[key], self._types[table[0]] = table, names.types(table[0])
         return table
 
-    def _not_granted(self, ruling: Ruling, column: ScopeColumn, role: str) -> PolicyError:
-        if not ruling.may_any(column):
-            return unnamed(column.table)
+    def _not_granted(self, column: ScopeColumn, role: str) -> PolicyError:
         return PolicyError(
             f"column {column.name} of {'.'.join(column.table[1:])} is not granted to "
             f"{self._analyst} for {role}",

@@ -180,7 +180,8 @@ class SizeMeasures:
     def _reference(self, node: Node) -> SizeBound:
         first = folded(str(node["column_names"][0]))
         meanings = [parameters[first] for parameters in self._parameters if first in parameters]
-        meanings += self._meant(node, self._scope)
+        if not meanings or len(node["column_names"]) > 1:
+            meanings += self._meant(node, self._scope)
         size = largest(meanings) if meanings else DATA
         size = replace(size, copies=max([s.copies for s in meanings], default=1))
         if len(node["column_names"]) > 2:  # a field, perhaps

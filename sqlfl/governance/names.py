@@ -18,6 +18,7 @@ import duckdb
 from sqlglot import Dialect, exp
 from sqlglot.tokenizer_core import TokenType
 
+from sqlfl.base.errors import PolicyError
 from sqlfl.contract.schema import folded
 from sqlfl.governance.growth import GROWTH
 from sqlfl.governance.scopes import Table
@@ -344,6 +345,23 @@ class Functions:
 
     def allows(self, name: str) -> bool:
         return name.lower() in self.known
+
+    def check_call(self, node: Mapping[str, Any]) -> None:
+        """Raise PolicyError unless the function of a call may be called."""
+        path = [str(part) for part in (node.get("qualified_name") or {}).get("path") or ()]
+        name = str(node.get("function_name"))
+        near = [p.lower() for p in path[:-1]] in ([], ["main"], ["pg_catalog"], ["system", "main"])
+        if not near or not self.allows(name) or path[-1:] not in ([name], []):
+            raise PolicyError(
+                f"function {'.'.join(path) or name} is not among those that are allowed"
+            )
+
+    def check_type(self, node: Mapping[str, Any]) -> None:
+        """Raise PolicyError unless values may have this type."""
+        path = [str(part) for part in (node.get("qualified_name") or {}).get("path") or ()]
+        name = str(node.get("type_name"))
+        if len(path) > 1 or name.lower() not in self.types:
+            raise PolicyError(f"type {'.'.join(path) or name} is not one that is allowed")
 
 
 def functions_of(con: sql.Connection) -> Functions:

@@ -110,6 +110,8 @@ class SelectScope:
     """Parameters of lambdas."""
     common: Mapping[str, ScopeSource] = field(default_factory=dict)
     """Queries of WITH."""
+    looked_up: set[str] = field(default_factory=set)
+    """Sources of the right side of a SEMI or ANTI JOIN, which are out of sight behind it."""
     choosing: bool = False
     """True if a condition may choose, for a row of one source, among rows of another by values."""
 
@@ -127,17 +129,20 @@ def meanings(
     whose names are unknown, which do not prove that such a name exists.
 
     A simple name that a table of FROM has as a column means that column, or an alias of the same
-    SELECT, and nothing farther out. `t.a` where `t` is all of FROM, and has a column `a`, means
-    that, though a column `t` may have a field `a`. Otherwise everything in sight counts. A name
-    with points is a table's column, with or without its schema, or a field of a column.
+    SELECT, and nothing farther out; one of a lambda's parameter means that alone. `t.a` where `t`
+    is a source of FROM, and has a column `a`, means that, though a column `t` may have a field `a`.
+    Otherwise everything in sight counts. A name with points is a table's column, with or without
+    its schema, or a field of a column.
     """
     sure: list[SelectOutput] = []
     unsure: list[SelectOutput] = []
     parts = [folded(str(name)) for name in names]
     first = parts[0]
     for level in scope.chain():
-        if len(parts) == 2 and [*level.sources] == [first] and not sure and not unsure:
-            # not of several tables: what a SEMI JOIN looks up is not in sight
+        if len(parts) == 1 and first in level.names and not sure:
+            break
+        visible = first in level.sources and first not in level.looked_up
+        if len(parts) == 2 and visible and not sure and not unsure:
             sure += named(level.sources[first].outputs, parts[1])
             if sure:
                 break

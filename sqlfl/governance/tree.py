@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from sqlfl.base.errors import PolicyError
-from sqlfl.contract.fragment_columns import KEPT
+from sqlfl.contract.fragment_columns import BASE, KEPT
 from sqlfl.contract.schema import folded
 from sqlfl.governance.canonical import (
     canonical,
+    groups_rows,
+    in_order,
     nobodys,
     nodes,
     placeless_text,
@@ -88,6 +90,7 @@ _CLAUSES = {"where_clause": "WHERE", "having": "HAVING", "qualify": "QUALIFY"}
 _JOINS = ("REGULAR", "CROSS")
 _EQUATING = ("INNER", "LEFT", "RIGHT", "OUTER", "SEMI")
 """Joins that keep a row for an equality that holds, or in any case."""
+_LOOKING_UP = ("SEMI", "ANTI")
 
 Node: TypeAlias = "dict[str, Any]"
 
@@ -227,6 +230,8 @@ class _Reader:
         self.chosen: set[str] = set()
         self._conditions = 0
         """Number of conditions other than links that were read."""
+        self._drawn = False
+        """True within the output from which draws follow."""
         self._spreads = 0
         """Number of windows and subqueries of other forms than `value_forms` lists."""
         self.fallible: set[ScopeColumn] = set()
@@ -274,6 +279,7 @@ class _Reader:
 
     def _set_operation(self, node: Node, scope: SelectScope) -> tuple[SelectOutput, ...]:
         parts = [self.query(child, scope) for child in node["children"]]
+        self._check_whole([output for part in parts for output in part])
         if len({len(part) for part in parts}) != 1:
             raise PolicyError("the parts of a union have different numbers of columns")
         outputs = tuple(merged(columns) for columns in zip(*parts, strict=True))
@@ -299,7 +305,7 @@ class _Reader:
         for clause, place in _CLAUSES.items():
             self._condition(node.get(clause), scope, place)
             windows = any(n.get("class") == "WINDOW" for n in nodes(node.get(clause)))
-            if windows and not _in_order(node):
+            if windows and not in_order(node):
                 self._decide(place, self.named)
         if len(node.get("group_sets") or ()) > MAX_GROUPINGS:
             raise PolicyError(f"{len(node['group_sets'])} grouping sets; {MAX_GROUPINGS} are taken")
@@ -321,17 +327,17 @@ class _Reader:
         with self._hidden():
             self._decide(place, self.reads([v for v in modifier.values() if v], scope))
         for order in modifier.get("orders") or ():
-            if (output := _placed(order["expression"], outputs)) is not None:
+            if (output := self._placed(order["expression"], outputs)) is not None:
                 self._decide(place, output.reads)
         if modifier["type"] == "LIMIT_MODIFIER":
             self._choose_rows(place)
         first = modifier["type"] == "LIMIT_MODIFIER" or modifier.get("distinct_on_targets")
-        if first and (not _in_order(node) or _apart(node)):
+        if first and (not in_order(node) or groups_rows(node)):
             self._decide(place, self.named)
         if modifier["type"] == "DISTINCT_MODIFIER" and not modifier.get("distinct_on_targets"):
             for output in outputs:
                 self._apart(output, place)
-        elif modifier["type"] == "DISTINCT_MODIFIER" and self._follows_from_rows(
+        elif modifier["type"] == "DISTINCT_MODIFIER" and self._made.follows_from_rows(
             modifier["distinct_on_targets"], scope
         ):
             self._choose_rows(place)
@@ -377,7 +383,10 @@ class _Reader:
             inner = value.get("query_node") or value.get("query", {}).get("node")
             if inner is None:
                 raise _refused("WITH")
-            outputs = renamed(self.query(inner, scope), value.get("aliases") or ())
+            outputs = self.query(inner, scope)
+            if aliases := value.get("aliases"):
+                self._check_whole(outputs)
+                outputs = renamed(outputs, aliases)
             common[folded(item["key"])] = ScopeSource(outputs)
         return common
 
@@ -465,6 +474,8 @@ class _Reader:
                         self._check_named(name, [o for s in side.values() for o in s.outputs])
                     self._same_names(by_name(scope, name), str(node.get("join_type")))
                 chosen = self._conditions > before
+                if node.get("join_type") in _LOOKING_UP:
+                    scope.looked_up |= right.keys()
                 scope.sources |= partnerless(node.get("join_type"), left, right, chosen=chosen)
             case other:
                 raise _refused(other)
@@ -526,7 +537,10 @@ class _Reader:
         alias = folded(str(node.get("alias") or name)) or f"{len(scope.sources)}"
         if alias in scope.sources:
             raise PolicyError(f"two tables of one FROM are named {alias}")
-        outputs = renamed(source.outputs, node.get("column_name_alias") or ())
+        outputs = source.outputs
+        if aliases := node.get("column_name_alias"):
+            self._check_whole(outputs)
+            outputs = renamed(outputs, aliases)
         outputs = tuple(
             o if o.size.copies == 1 else replace(o, size=replace(o.size, copies=1)) for o in outputs
         )
@@ -557,7 +571,7 @@ class _Reader:
                 operand_reads = self.reads(node["child"], scope)
                 reads = operand_reads.union(*(output.reads for output in outputs))
                 self._choose(place, outputs)
-                if not operand_reads and self._follows_from_rows(node["child"], scope):
+                if not operand_reads and self._made.follows_from_rows(node["child"], scope):
                     self._choose_rows(place)
                 sides = [self._made.bare(node["child"], scope), *(o.bare for o in outputs)]
                 return self._equality(sides, reads, place)
@@ -588,33 +602,40 @@ class _Reader:
         with self._hidden():
             reads = self.reads(node, scope)
         self._decide(place, reads)
-        if not reads and self._follows_from_rows(node, scope):
+        if not reads and self._made.follows_from_rows(node, scope):
             self._choose_rows(place)
         for level in scope.chain():
             several = len(reads) > 1 or (bool(reads) and has_table_twice(level))
             level.choosing |= several and is_joined(level)
         return reads
 
-    def _follows_from_rows(self, node: object, scope: SelectScope) -> bool:
-        """Return whether an expression may follow from rows, whatever their values."""
-        return any(
-            self._made.varies(inner)
-            or (
-                inner.get("class") == "COLUMN_REF"
-                and any(output.of_rows for output in self._made.meant(inner, scope))
-            )
-            for inner in nodes(node)
-        )
-
     def _group(self, node: Node, scope: SelectScope, outputs: tuple[SelectOutput, ...]) -> None:
-        placed = _placed(node, outputs)
+        placed = self._placed(node, outputs)
         output = self.output(node, scope) if placed is None else placed
         self._apart(output, "GROUP BY")
+
+    def _placed(self, node: Node, outputs: tuple[SelectOutput, ...]) -> SelectOutput | None:
+        """Return the output that a number in GROUP BY or ORDER BY stands for."""
+        text = literal(node)
+        if text is None or not text.isdecimal():
+            return None
+        self._check_whole(outputs)
+        return outputs[int(text) - 1] if 1 <= int(text) <= len(outputs) else None
+
+    def _check_whole(self, outputs: Iterable[SelectOutput]) -> None:
+        """Raise PolicyError if there are columns among these that may not be shown: the number and
+        the places of columns would tell of them.
+        """
+        hidden = [c for output in outputs for c in output.reads if not self._shown(c)]
+        if hidden:
+            raise unnamed(min(hidden).table)
 
     # -- expressions -------------------------------------------------------------------------------
 
     def output(self, node: Node, scope: SelectScope) -> SelectOutput:
         before = self._spreads
+        # of the row of which draws follow, the granted columns are taken
+        self._drawn = self._deep == 1 and folded(node.get("alias") or "") == BASE
         reads, size = self._reads(node, scope), self._measured(node, scope)
         meant = (self._made.meant(reference, scope) for reference in _refs(node))
         spread = self._spreads > before or any(o.spread for outputs in meant for o in outputs)
@@ -635,7 +656,7 @@ class _Reader:
             source is None and not self._made.passed(node, scope),
             self._made.strict(node, scope),
             size,
-            of_rows=self._follows_from_rows(node, scope),
+            of_rows=self._made.follows_from_rows(node, scope),
             spread=spread,
         )
 
@@ -651,6 +672,28 @@ class _Reader:
         sure, unsure = meanings(node["column_names"], scope)
         columns = {output.same for output in (*sure, *unsure)}
         return columns.pop() if len(columns) == 1 else None
+
+    def _check_named_row(self, names: Sequence[str], scope: SelectScope) -> None:
+        """Raise PolicyError for a name that may mean a whole row, or a field of a lambda's
+        parameter, where there are columns that may not be shown. Such a column of that name would
+        be taken first: another error, or none, would tell of it.
+        """
+        first, alone = folded(str(names[0])), len(names) == 1
+        for level in scope.chain():
+            sources = list(level.sources.values())
+            if first in level.names:
+                if not alone:
+                    every = (s for own in level.chain() for s in own.sources.values())
+                    self._check_whole(output for source in every for output in source.outputs)
+                return
+            if alone and any(
+                output.name == first and all(map(self._shown, output.reads))
+                for source in sources
+                for output in source.outputs
+            ):
+                return
+            if alone and first in level.sources:
+                self._check_whole(level.sources[first].outputs)
 
     def _source(self, node: Node, scope: SelectScope) -> ScopeSource | None:
         """Return the source whose whole row it is."""
@@ -693,12 +736,12 @@ class _Reader:
             case "LAMBDA":
                 return self._lambda(node, scope)
             case "TYPE":
-                self._check_type(node)
+                self._functions.check_type(node)
             case "FUNCTION":
-                self._check_function(node)
+                self._functions.check_call(node)
             case "WINDOW":
                 if node.get("type") == "WINDOW_AGGREGATE":
-                    self._check_function(node)
+                    self._functions.check_call(node)
                 self._spreads += not is_bounded(node)
         for name in ("filter", "filter_expr"):
             self._condition(node.get(name), scope, "FILTER")
@@ -712,6 +755,8 @@ class _Reader:
 
     def _column(self, node: Node, scope: SelectScope) -> Reads:
         names = node["column_names"]
+        if not self._drawn:
+            self._check_named_row(names, scope)
         sure, unsure = meanings(names, scope)
         first = folded(str(names[0]))
         given = any(first in level.names for level in scope.chain())
@@ -743,41 +788,6 @@ class _Reader:
             names.add(folded(item["column_names"][0]))
         inner = SelectScope(scope, names=frozenset(names))
         return self._reads(node.get("lhs"), inner) | self._reads(node.get("expr"), inner)
-
-    def _check_function(self, node: Node) -> None:
-        path = [str(part) for part in (node.get("qualified_name") or {}).get("path") or ()]
-        name = str(node.get("function_name"))
-        near = [p.lower() for p in path[:-1]] in ([], ["main"], ["pg_catalog"], ["system", "main"])
-        if not near or not self._functions.allows(name) or path[-1:] not in ([name], []):
-            raise PolicyError(
-                f"function {'.'.join(path) or name} is not among those that are allowed"
-            )
-
-    def _check_type(self, node: Node) -> None:
-        path = [str(part) for part in (node.get("qualified_name") or {}).get("path") or ()]
-        name = str(node.get("type_name"))
-        if len(path) > 1 or name.lower() not in self._functions.types:
-            raise PolicyError(f"type {'.'.join(path) or name} is not one that is allowed")
-
-
-def _in_order(node: Node) -> bool:
-    """Return whether rows come in the order of one table. Otherwise their values decide the order,
-    and which rows are the first."""
-    return bool((node.get("from_table") or {}).get("type") == "BASE_TABLE")
-
-
-def _apart(node: Node) -> bool:
-    """Return whether the SELECT groups rows, or takes equal rows as one."""
-    alike = any(m["type"] == "DISTINCT_MODIFIER" for m in node.get("modifiers") or ())
-    return bool(node.get("group_expressions")) or alike
-
-
-def _placed(node: Node, outputs: tuple[SelectOutput, ...]) -> SelectOutput | None:
-    """Return the output that a number in GROUP BY or ORDER BY stands for."""
-    text = literal(node)
-    if text is None or not text.isdecimal() or not 1 <= int(text) <= len(outputs):
-        return None
-    return outputs[int(text) - 1]
 
 
 def _refs(node: object) -> Iterator[Node]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sqlfl.base.errors import PolicyError
@@ -58,18 +60,29 @@ def test_what_a_name_may_mean() -> None:
     )
 
 
-def test_a_column_of_the_only_table_is_no_field_of_a_column_of_its_name() -> None:
+def test_a_column_of_a_table_is_no_field_of_a_column_of_its_name() -> None:
     t = ScopeSource((*T.outputs, output("t")), TABLE)
     only, two = SelectScope(sources={"t": t}), SelectScope(sources={"t": t, "u": T})
     assert found("t.a", only) == (["a"], [])
     assert found("t.c", only) == (["t"], [])
-    assert found("t.a", two) == (["a", "t"], [])
+    assert found("t.a", two) == (["a"], [])
+    assert found("t.c", two) == (["t"], [])
+    # a SEMI JOIN has it out of sight
+    assert found("t.a", replace(two, looked_up={"t"})) == (["a", "t"], [])
     outer = SelectScope(sources={"u": ScopeSource((output("t", "outer"),))})
     assert found("t.a", SelectScope(outer, sources={"t": t})) == (["a"], [])
     nearer = SelectScope(only, sources={"u": ScopeSource((output("t", "inner"),))})
     assert found("t.a", nearer) == (["inner", "a", "t"], [])
     unnamed = SelectScope(only, sources={"u": ScopeSource((output("", "inner"),))})
     assert found("t.a", unnamed) == (["a", "t"], ["inner"])
+
+
+def test_a_parameter_of_a_lambda_is_no_column() -> None:
+    scope = SelectScope(SelectScope(sources={"t": T}), names=frozenset({"a", "t"}))
+    assert found("a", scope) == ([], [])
+    assert found("t", scope) == ([], [])
+    assert found("b", scope) == (["b"], [])
+    assert found("a.b", scope) == (["a"], [])  # a field of the column comes before the parameter's
 
 
 def test_the_whole_row_is_meant_by_its_name_alone() -> None:

@@ -319,7 +319,7 @@ def test_nothing_is_read_that_is_not_told(
         ("SELECT {'x': 8} AS s, s.x FROM (SELECT id AS x FROM u) AS s ORDER BY s.x", "id", 1),
         ("SELECT (SELECT s.x FROM (SELECT id AS x FROM t) AS s) FROM u", "id", 1),
         ("SELECT list_transform([{'x': 8}], lambda s: s.x)[1] FROM (SELECT s, id AS x FROM u) AS s",
-         "id s", 1),
+         "id", 1),
         ("SELECT (SELECT s.x FROM u) FROM (SELECT id AS x FROM t) AS s", "id s", 77),
         ("SELECT s.x FROM u SEMI JOIN (SELECT id AS x FROM t) AS s ON u.id = s.x", "id s", 77),
         ("SELECT q.s.x FROM u AS q", "s", 77),
