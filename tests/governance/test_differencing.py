@@ -36,6 +36,8 @@ from tests.governance.clinic import (
     prepared,
     ruled,
 )
+from tests.governance.two_worlds import LAB, MADE, OWN, VALUES, Draw, draws, world
+from tests.open_databases import in_memory
 
 LEAST = 5
 RULE = f"min_difference = {LEAST}"
@@ -535,3 +537,87 @@ def test_no_kind_of_statement_is_of_rows_that_few_differ_from() -> None:
             if "{w}" in columns:
                 with pytest.raises(PolicyError, match=REFUSED):
                     fed.sql(text("", "CASE WHEN t.pid > 1 THEN 1.0 ELSE 0.0 END"))
+
+
+# -- random statements whose conditions are of one party or of both --------------------------------
+
+TESTED = f"{LAB.replace('range(', 'range(5, ')}; DELETE FROM tests WHERE pid % 10 = 7"
+"""Tests of most patients: rows that a run takes are others than those that it joins."""
+OF_CLINIC = (
+    "TRUE", "TRUE", "p.pid % 2 = 0", "p.pid % 3 > 0", "p.pid < 40", "p.pid > 3", "p.pid > 4",
+    "p.pid <> 17", "p.pid <> 30", "p.pid <> 31", "p.pid NOT IN (7, 27)",
+)  # fmt: skip
+OF_LAB = (
+    "TRUE", "TRUE", "t.pid % 2 = 0", "t.pid % 3 > 0", "t.pid < 40", "t.pid > 7", "t.pid <> 30",
+    "t.pid <> 31", "t.pid NOT IN (17, 30, 32, 33)", "t.crp > 0",
+)  # fmt: skip
+MEASURED = (
+    "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y WITH (algorithm = 'sgd', "
+    "epochs = 1) ", "CHECK TARGET y ", "METRICS OF MODEL own ", "PREDICT MODEL own ",
+)  # fmt: skip
+
+
+def conditions(draw: Draw) -> tuple[str, str]:
+    """Conditions of the clinic's rows, and of the lab's."""
+    name = draw.choice(("age", "bmi", "ill", "ward"))
+    made = f"p.{name} {draw.choice(('=', '<>', '<', '>'))} {draw.choice(VALUES[name])}"
+    return made if draw.random() < 0.2 else draw.choice(OF_CLINIC), draw.choice(OF_LAB)
+
+
+def rows_of(con: duckdb.DuckDBPyConnection, clinic: str, lab: str) -> tuple[set[int], set[int]]:
+    """The patients that a statement takes, and those that it joins."""
+    joined = f"FROM patients p JOIN lab.tests t ON p.pid = t.pid WHERE ({clinic}) AND ({lab})"
+    texts = f"SELECT p.pid FROM patients p WHERE {clinic}", f"SELECT p.pid {joined}"
+    taken, both = (con.execute(text).fetchall() for text in texts)
+    return {pid for (pid,) in taken}, {pid for (pid,) in both}
+
+
+def test_random_statements_take_and_join_rows_that_many_differ_in() -> None:
+    """Rows that a run takes, and rows that it joins, are each compared with those of other runs:
+    either may be the same where the others differ in one row."""
+    number = 300 if THOROUGH else 25
+    both, one, refused = 0, 0, 0
+    with ExitStack() as stack:
+        clinic = stack.enter_context(world())
+        lab, every = (stack.enter_context(in_memory()) for _ in range(2))
+        lab.execute(TESTED)
+        every.execute(MADE)
+        every.execute(
+            f"CREATE SCHEMA lab; {TESTED.replace('TABLE tests', 'TABLE lab.tests')}".replace(
+                "FROM tests", "FROM lab.tests"
+            )
+        )
+        ruled(
+            clinic, "min_rows = 1, min_cell = 1, min_difference = 3, conditions = 'exact'",
+            """GRANT FILTER (pid, ssn, age, bmi, ill, ward, info), JOIN (pid, ssn), PREDICT
+            ON patients TO 'acme' UNDER r""",
+        )  # fmt: skip
+        fed = stack.enter_context(sqlfl.connect(analyst="acme", progress=False))
+        fed.attach("clinic", clinic)
+        fed.attach("lab", lab)
+        fed.sql(OWN[0])
+        for case, draw in enumerate(draws(number)):
+            clinic.execute("DELETE FROM sqlfl.seen")
+            served: list[tuple[str, tuple[set[int], set[int]]]] = []
+            for _ in range(4):
+                conditions_ = conditions(draw)
+                source = "clinic.patients p JOIN lab.tests t ON p.pid = t.pid"
+                rows = f"{source} WHERE ({conditions_[0]}) AND ({conditions_[1]})"
+                text = f"{draw.choice(MEASURED)}FROM (SELECT t.crp, t.y FROM {rows})"
+                try:
+                    fed.sql(text)
+                except PolicyError:
+                    refused += 1
+                    continue
+                served.append((text, rows_of(every, *conditions_)))
+            for (text, own), (before, others) in combinations(served, 2):
+                for mine, other in zip(own, others, strict=True):
+                    left = len(mine - other), len(other - mine)
+                    assert not {1, 2} & {*left}, (case, before, text, left)
+            one += len(served) > 1
+            both += len({(frozenset(a), frozenset(b)) for _, (a, b) in served}) > 1
+    print(f"{number} cases: {one} with several statements served, {both} with several sets of "
+          f"rows; {refused} statements refused")  # fmt: skip
+    assert one > number / 4
+    assert both > number / 8
+    assert refused > number / 2
