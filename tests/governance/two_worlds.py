@@ -497,6 +497,48 @@ def some_statement(draw: random.Random, names: Sequence[str]) -> Statement:
     return Statement(over_views(draw, text, names), item)
 
 
+def a_filtered_statement(draw: random.Random, names: Sequence[str]) -> Statement:
+    """Return a statement whose aggregate counts the rows that its FILTER takes. Nothing else names
+    the columns of that."""
+    name = some_column(draw)
+    value = draw.choice(VALUES[name])
+    aggregate = draw.choice(("count(*)", "count(p.pid)", "sum(1)", "max(1)", "bool_or(TRUE)"))
+    tests = (f"p.{name} = {value}", f"p.{name} IS NULL", f"NOT (p.{name} <> {value})",
+             f"p.{name} IN ({value})", f"p.pid > 3 AND p.{name} = {value}",
+             f"TRY_CAST(p.{name} AS TINYINT) IS NOT NULL", some_condition(draw, name))  # fmt: skip
+    call = f"{aggregate} FILTER ({draw.choice(tests)})"
+    linked = f"(SELECT {call.replace('p.', 'q.')} FROM patients q WHERE q.pid = p.pid)"
+    beside = f"(SELECT count(*) FILTER (p.{name} = {value}) FROM visits v WHERE v.pid = p.pid)"
+    value_of_row = draw.choice(
+        (f"{call} OVER ()", f"{call} OVER (PARTITION BY p.pid)", linked, beside)
+    )
+    grouped = f"SELECT p.pid, {call} AS n FROM patients p GROUP BY p.pid"
+    role = draw.choice(("feature", "feature", "target", "identifier", "rows", "rows", "rows"))
+    if role == "rows":
+        text = draw.choice(
+            (
+                f"SELECT 1 FROM ({grouped} HAVING {call} IS NOT NULL) x",
+                f"SELECT 1 FROM ({grouped} HAVING CAST({call} AS VARCHAR) = '1') x",
+                f"SELECT 1 FROM ({grouped}) x WHERE CAST(x.n AS VARCHAR) = '1'",
+                f"SELECT 1 FROM ({grouped} ORDER BY 2 LIMIT 7) x WHERE x.pid < 20",
+                f"SELECT 1 FROM patients p QUALIFY CAST({call} OVER () AS VARCHAR) <> '9'",
+                f"SELECT 1 FROM patients p WHERE CAST({value_of_row} AS VARCHAR) = '1'"
+                if "OVER" not in value_of_row else f"SELECT 1 FROM patients p WHERE {linked} = 1",
+                f"SELECT 1 FROM (SELECT DISTINCT {call} OVER (PARTITION BY p.pid) FROM patients p)",
+            )
+        )  # fmt: skip
+    else:
+        text = draw.choice(
+            (f"SELECT {value_of_row} FROM patients p", f"SELECT x.n FROM ({grouped}) x")
+        )
+    features = (FeatureSpecification("f0", "numeric"),) * (role == "feature")
+    item = SlotSpecification(
+        0, features, role == "target", False, (0,) * (role == "identifier"), (), (0,), False, "",
+        "arrays",
+    )  # fmt: skip
+    return Statement(over_views(draw, text, names), item)
+
+
 LAB = f"""CREATE TABLE tests AS SELECT i AS pid, cos(i) AS crp, sin(2 * i) AS y, i % 3 = 0 AS sick
   FROM range({ROWS}) AS r(i)"""
 OWN = (
