@@ -278,8 +278,8 @@ class TrainingPolicy:
     weights: str = option(
         choice(EXACT, NEVER),
         EXACT,
-        "whether weights of the party's blocks may leave: WEIGHTS, CURVES and INFERENCE OF MODEL, "
-        "EXPORT",
+        "whether weights of the party's blocks may leave, with the mean and scale of each column, "
+        "whatever moments says: WEIGHTS, CURVES and INFERENCE OF MODEL, EXPORT",
     )
     metrics: str = option(
         choice(EXACT, NEVER, instead=_METRICS),
