@@ -23,6 +23,8 @@ from sqlfl.planner.query.scopes import Scope, StarColumn
 Types: TypeAlias = Callable[[Term], tuple[str, ...]]
 """Function that tells the types of an expression at each database of its table."""
 _PATTERNS = (exp.Like, exp.ILike, exp.SimilarTo, exp.Glob)
+_NO_MATCH = ("No matching columns", "empty set of columns")
+"""Words of DuckDB's errors where a pattern matches no name."""
 
 
 def is_star(node: exp.Expr) -> bool:
@@ -157,12 +159,12 @@ def _asked(pattern: exp.Expr, outputs: list[Output], scope: Scope, pusher: Pushe
     except (LostError, ReplyError):
         raise
     except PartyError as error:
-        raise plan_error(
-            "no column of FROM has a name that matches, or the pattern is none",
-            scope.sql,
-            pattern,
-            listed(names),
-        ) from error
+        reason = error.message.split("\n")[0].partition(": ")[2]
+        if any(text in reason for text in _NO_MATCH):
+            message, hint = "no column of FROM has a name that matches", listed(names)
+        else:
+            message, hint = f"the columns cannot be chosen: {reason}", "name the columns"
+        raise plan_error(message, scope.sql, pattern, hint) from error
     return [column.name for column in columns]
 
 

@@ -178,6 +178,21 @@ REFUSED = {
         "no column of FROM has a name that matches",
         "there are",
     ),
+    "COLUMNS by a function without any": (
+        "SELECT COLUMNS(lambda c: c = 'none') FROM a.t JOIN b.u USING (k)",
+        "no column of FROM has a name that matches",
+        "there are",
+    ),
+    "COLUMNS by an earlier form of a function": (
+        "SELECT COLUMNS(c -> c = 'z') FROM a.t JOIN b.u USING (k)",
+        "the columns cannot be chosen: Binder Error: Deprecated lambda arrow",
+        "name the columns",
+    ),
+    "COLUMNS by a pattern that is none": (
+        "SELECT COLUMNS('((') FROM a.t JOIN b.u USING (k)",
+        "the columns cannot be chosen: Binder Error: Failed to compile regex",
+        "name the columns",
+    ),
     "more names than columns": (
         "SELECT a FROM a.s q(a, b, c, d) JOIN b.u ON q.b = u.k",
         "4 names are given to 3 columns",
