@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
@@ -32,8 +32,15 @@ def sent_keys(plan: FederatedPlan) -> tuple[str, ...]:
         f"{slot.name} only says which keys there are: its rows with equal keys"
         f"{_partners(plan, slot)} count as one"
         for slot in plan.ucq.slots
-        if slot.once
+        if any(
+            own.slot == slot.index for b in plan.ucq.blocks for each in b.partners for own in each
+        )
     ]
+    once += dict.fromkeys(
+        _of_subquery([plan.ucq.slots[slot].name for slot in sorted(slots)])
+        for block in plan.ucq.blocks
+        for slots in block.existences
+    )
     merged = [
         f"databases of {slot.merging[0].party} send each other aggregates of {slot.name} by key, "
         "sealed, and merge those of equal keys: the coordinator cannot read them"
@@ -41,6 +48,16 @@ def sent_keys(plan: FederatedPlan) -> tuple[str, ...]:
         if slot.merging
     ]
     return (*narrowed, *once, *merged, *plan.ucq.remarks)
+
+
+def _of_subquery(names: Sequence[str]) -> str:
+    """Return which rows of the tables of an EXISTS count as one, and what they send."""
+    if len(names) == 1:
+        return f"{names[0]} only says which keys there are: its rows with equal keys count as one"
+    return (
+        f"{' and '.join(names)} only say which keys there are: their joined rows with equal keys "
+        "count as one; they send the keys that an inner join by the same equalities needs"
+    )
 
 
 def _partners(plan: FederatedPlan, slot: Slot) -> str:

@@ -54,7 +54,7 @@ from sqlfl.planner.query.ucq import (
     Ucq,
     placed,
 )
-from sqlfl.planner.query.unions import SharedKeys, joins_of, partners_of, share_keys
+from sqlfl.planner.query.unions import SharedKeys, joins_of, share_keys, subqueries_of
 
 
 @dataclass(frozen=True)
@@ -479,7 +479,7 @@ class _Assembly:
             tuple(self._left(number, block, left) for left in block.tree.lefts),
             tuple((slot, taken[slot].virtual) for slot in optional),
             tuple((slot, taken[slot].kept) for slot in kept),
-            partners_of(self.draft, self.shared, number),
+            *subqueries_of(self.draft, self.shared, number),
         )
 
     def _left(self, number: int, block: DraftBlock, left: OuterJoin) -> LeftJoin:

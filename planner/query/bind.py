@@ -50,8 +50,9 @@ from sqlfl.planner.query.grouped_joins import check_inferred, grouped_join
 from sqlfl.planner.query.groups import as_grouped, is_grouped, is_pivot_of_groups, is_unpivot
 from sqlfl.planner.query.joins import Joiner, State, renamed
 from sqlfl.planner.query.laterals import Laterals, in_turn, is_lateral
-from sqlfl.planner.query.names import CatalogTables, chain_of
+from sqlfl.planner.query.names import CatalogTables
 from sqlfl.planner.query.nulls import TYPES, typed
+from sqlfl.planner.query.projections import outputs_of
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
     ClientBranch,
@@ -69,13 +70,6 @@ from sqlfl.planner.query.relations import (
 from sqlfl.planner.query.scalars import ROWS, SCALAR, UNBOUND, Asker, claimed, has_calls, unrolled
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.sources import Sources
-from sqlfl.planner.query.stars import (
-    expand_fields,
-    expand_star,
-    expand_within,
-    is_star,
-    star_within,
-)
 from sqlfl.planner.query.ucq import groups_of
 
 MAX_BLOCKS = 1024
@@ -107,7 +101,9 @@ class Binder:
         self.sources = Sources(self.pusher, sql, self._columns)
         self.constants = Constants(self.pusher)
         self.remarks: list[str] = []
-        self.laterals = Laterals(self.sources, self._aggregates)
+        self.laterals = Laterals(
+            self.sources, self._aggregates, self._from, self.joiner, self.asker, self._types
+        )
         self.asof = AsofJoins(self.sources, catalog, self.joiner, self.remarks)
 
     def bind(
@@ -418,33 +414,15 @@ class Binder:
 
     def _block(self, select: exp.Select, state: State, known: Environment) -> DraftBlock:
         scope = state.scope(self.sql)
-        outputs: list[Output] = []
-        written: list[tuple[str, Term]] = []
-        closed: set[str] = set()
         aggregates = self._aggregates(known)
-        for place, projection in enumerate(select.expressions):
-            later = frozenset(folded(p.alias) for p in select.expressions[place:] if p.alias)
-            named = scope.with_aliases(written, later, frozenset(closed))
-            if is_star(projection):
-                outputs.extend(expand_star(projection, named, self.pusher, known))
-                continue
-            types = partial(self._types, state)
-            fields = expand_fields(projection, named, self.pusher, known, types)
-            if fields is not None:
-                outputs += fields
-                continue
-            if (star := star_within(projection.unalias())) is not None:
-                outputs += expand_within(projection, star, named, self.pusher, known)
-                continue
-            value = aggregates.replaced(projection.unalias(), state, named)
-            term = self.pusher.term(value, named, known)
-            if term.span is None:
-                term = replace(term, span=span_of(projection, self.sql))
-            name = projection.alias or _derived_name(projection, named)
-            outputs.append(Output(name, term))
-            if projection.alias:
-                written.append((name, term))
-                closed |= {folded(name)} if projection.find(exp.Query) else set()
+        outputs, written = outputs_of(
+            select.expressions,
+            scope,
+            self.pusher,
+            known,
+            lambda value, named: aggregates.replaced(value, state, named),
+            partial(self._types, state),
+        )
         where = select.args.get("where")
         named = scope.with_aliases(written)
         rest = None if where is None else aggregates.condition(where.this, state, named)
@@ -630,7 +608,9 @@ class Binder:
                 for state in states
                 for right in rights
             ]
-        return [self.laterals.joined(state, join, known, outer) for state in states]
+        return [
+            joined for state in states for joined in self.laterals.joined(state, join, known, outer)
+        ]
 
     def _refuse_unstable(self, items: list[exp.Expr], known: Environment) -> None:
         """Raise PlanError if the rows of a FULL JOIN may change: both sides are read twice."""
@@ -754,12 +734,3 @@ def _united(name: str, id_: str, branches: list[ClientBranch]) -> exp.Column:
     types = [b.columns[id_, folded(name)].meta_get(TYPES) for b in branches]
     united = column(name, id_)
     return united if None in types else typed(united, dict.fromkeys(t for ts in types for t in ts))
-
-
-def _derived_name(projection: exp.Expr, scope: Scope) -> str:
-    if isinstance(projection, exp.PositionalColumn):
-        return scope.name_at(int(projection.this.name))
-    chain = chain_of(projection.unnest())
-    if chain is not None and not chain.is_method:
-        return chain.parts[-1]
-    return to_sql(projection)

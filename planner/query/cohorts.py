@@ -225,9 +225,11 @@ class Cohorts:
             conditions = question(value.expression, element.expression)
             terms = [Term(node, value.span) for node in conditions]
             state = _without(state, again.inner, [*again.conditions, *terms])
+            relations = again.inner.relations
+            holder = next((r for r in relations if ids_of(element) & {*r.ids}), relations[0])
             self.remarks.append(
                 f"NOT IN asks if there is a NULL: the coordinator sees how many values of "
-                f"{again.inner.relations[0].label} are NULL, and which rows of the other side"
+                f"{holder.label} are NULL, and which rows of the other side"
             )
         return state
 
@@ -372,8 +374,7 @@ class Cohorts:
 
     def _is_joined(self, inner: State, cohort: _Cohort) -> bool:
         """Return whether the subquery has one relation, or is an inner join; NOT IN takes none."""
-        is_not_in = cohort.value is not None and cohort.negated
-        return len(inner.relations) == 1 or not (inner.tree.lefts or is_not_in)
+        return len(inner.relations) == 1 or not inner.tree.lefts
 
     def _is_link(self, inner: State, term: Term) -> bool:
         """Return whether the condition compares relations of the subquery only by equalities, or
@@ -581,11 +582,9 @@ def is_cohort(condition: exp.Expr) -> bool:
 
 
 def existing(condition: exp.Expr) -> exp.Query | None:
-    """Return the subquery of a condition that is EXISTS, NOT EXISTS or IN; None for others."""
+    """Return the subquery of a condition that is EXISTS, IN or a negation; None for others."""
     cohort = _cohort(condition)
-    if cohort is None or (cohort.negated and cohort.value is not None):
-        return None
-    return cohort.query
+    return None if cohort is None else cohort.query
 
 
 def of_existence(query: exp.Query) -> exp.Query:

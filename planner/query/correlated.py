@@ -48,7 +48,7 @@ from sqlfl.planner.query.existence import (
 from sqlfl.planner.query.groups import is_grouped, is_of_rows, outermost_aggregates
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.memberships import Membership, memberships
-from sqlfl.planner.query.push import INSTEAD_OF_IN, INSTEAD_OF_NOT_IN, OF_ONE_PARTY, Pusher
+from sqlfl.planner.query.push import OF_ONE_PARTY, Pusher
 from sqlfl.planner.query.relations import (
     DraftBlock,
     DraftRelation,
@@ -227,10 +227,7 @@ class CorrelatedAggregates:
         if is_cohort(part):
             return True
         query = existing(part)
-        try:
-            return query is not None and len(self._pusher.clients(query, self._known)) > 1
-        except PlanError:
-            return False
+        return query is not None and len(self._pusher.clients(query, self._known)) > 1
 
     def _parted(self, part: exp.Expr, state: State, scope: Scope) -> Sequence[exp.Expr]:
         """Return EXISTS or IN over several parties' tables as one EXISTS for each party; another
@@ -294,25 +291,8 @@ class CorrelatedAggregates:
         except PlanError:
             return None
         if member.negated or not member.decides:
-            self._refuse_of_parties(member, clients)
             self._refuse_governed(member, clients, state, scope)
         return member.test(lambda node: self._pusher.term(node, scope, self._known).expression)
-
-    def _refuse_of_parties(self, member: Membership, clients: Sequence[Client]) -> None:
-        """Refuse IN that may be NULL over a join of several parties' tables: whether a row of the
-        join has NULL is no question for each party.
-        """
-        parties = dict.fromkeys(client.party for client in clients)
-        if len(parties) < 2 or not member.query.unnest().args.get("joins"):
-            return
-        negated = member.negated or member.node.find_ancestor(exp.Not) is not None
-        raise plan_error(
-            f"IN over a join of tables of {' and '.join(parties)} may be NULL, which no party can "
-            "say",
-            self._sql,
-            member.node,
-            INSTEAD_OF_NOT_IN if negated else INSTEAD_OF_IN,
-        )
 
     def _refuse_governed(
         self, member: Membership, clients: Sequence[Client], state: State, scope: Scope

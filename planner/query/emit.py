@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from sqlglot import exp
@@ -219,7 +220,7 @@ def _mapping_block(ucq: Ucq, block: Block, shown: Sequence[int]) -> exp.Select:
     first, joins, late = _placed(ucq, block, core, block.joins, block.lefts)
     select = select.from_(first, copy=False)
     select.set("joins", joins or None)
-    conditions = [*late, *_restrictions(ucq, block, core)]
+    conditions = [*late, *_restrictions(ucq, block, _plain(block, core))]
     conditions += [_keeps(slot, kept, virtual[slot]) for slot, kept in block.kept]
     return select.where(*conditions, copy=False) if conditions else select
 
@@ -236,7 +237,9 @@ def _placed(
     Returns the first slot, the joins after it, and conditions that none of them could hold.
     """
     virtual = dict(block.virtual)
-    waiting, later, open_ = list(slots), list(lefts), list(joins)
+    ends = _ends(block)
+    waiting, later = [s for s in slots if ends.get(s, s) == s], list(lefts)
+    open_ = _edges(joins, ends)
     placed: list[int] = []
     joined: list[exp.Join] = []
     while waiting or later:
@@ -255,13 +258,106 @@ def _placed(
         usable = [j for j in open_ if slot in (j.left, j.right) and {j.left, j.right} <= {*placed}]
         open_ = [j for j in open_ if j not in usable]
         if len(placed) > 1:
-            item = exp.to_table(f"slot_{slot}")
+            item = _item(ucq, block, slot)
             on = exp.and_(*(_equal(j, virtual) for j in usable)) if usable else None
             joined.append(exp.Join(this=item, on=on) if on else exp.Join(this=item, kind="CROSS"))
-    return exp.to_table(f"slot_{placed[0]}"), joined, [_equal(j, virtual) for j in open_]
+    return _item(ucq, block, placed[0]), joined, [_equal(j, virtual) for j in open_]
 
 
-def _linked(slot: int, joins: Sequence[Join], placed: Sequence[int], virtual: bool) -> bool:
+@dataclass(frozen=True)
+class _Edge:
+    """A join, with the first slots of subqueries in place of their other slots."""
+
+    join: Join
+    left: int
+    right: int
+    subqueries: frozenset[int]
+    """These first slots."""
+
+    @property
+    def virtual(self) -> bool:
+        return self.join.virtual
+
+    def of_subquery(self, end: int) -> bool:
+        return end in self.subqueries
+
+
+def _ends(block: Block) -> dict[int, int]:
+    """Return the first slot of the subquery for each slot of `Block.existences`."""
+    return {slot: slots[0] for slots in block.existences for slot in slots}
+
+
+def _plain(block: Block, slots: Sequence[int]) -> list[int]:
+    """Return the slots of no subquery of `Block.existences`."""
+    ends = _ends(block)
+    return [slot for slot in slots if slot not in ends]
+
+
+def _edges(joins: Sequence[Join], ends: Mapping[int, int]) -> list[_Edge]:
+    """Return the joins but those within a subquery."""
+    firsts = frozenset(ends.values())
+    edges = (_Edge(j, ends.get(j.left, j.left), ends.get(j.right, j.right), firsts) for j in joins)
+    return [edge for edge in edges if edge.left != edge.right]
+
+
+def _item(ucq: Ucq, block: Block, slot: int) -> exp.Expr:
+    """Return the item of FROM that has the rows of a slot, or of the subquery that it stands for.
+
+    The latter is a derived table with a row for each combination of keys outside. It joins only
+    rows that have the keys of rows outside.
+    """
+    slots = next((own for own in block.existences if own[0] == slot), None)
+    if slots is None:
+        return exp.to_table(f"slot_{slot}")
+    inside = [j for j in block.every_join if j.left in slots and j.right in slots]
+    tests = [exp.EQ(this=_key(j.left, j.key), expression=_key(j.right, j.key)) for j in inside]
+    items: list[exp.Expr] = [exp.to_table(f"slot_{own}") for own in slots]
+    keys: dict[tuple[int, int], exp.Expr] = {}
+    outside: dict[int, list[tuple[int, int]]] = {}
+    row = exp.column("row", table=f"slot_{slot}")
+    shown = [exp.alias_(_of_first("fragment", slot, row), "fragment")]
+    for join in block.every_join:
+        if (join.left in slots) == (join.right in slots):
+            continue
+        own, other = (join.left, join.right) if join.left in slots else (join.right, join.left)
+        if join.virtual and own == join.left:
+            shown.append(exp.alias_(_of_first(f"key_{join.key}", own, row), _shown_key(own, join)))
+        elif (own, join.key) not in keys:
+            keys[own, join.key] = _key(own, join.key)
+            shown.append(exp.alias_(_key(own, join.key), _shown_key(own, join)))
+            outside.setdefault(other, []).append((own, join.key))
+    for other, pairs in outside.items():
+        name = f"outside_{other}"
+        columns = dict.fromkeys(exp.column(f"key_{key}") for _, key in pairs)
+        rows = exp.select(*columns).from_(exp.to_table(f"slot_{other}")).distinct()
+        items.append(exp.Subquery(this=rows, alias=exp.TableAlias(this=exp.to_identifier(name))))
+        for own, key in pairs:
+            test = exp.EQ(this=_key(own, key), expression=exp.column(f"key_{key}", table=name))
+            tests.append(test)
+    shown.insert(0, exp.alias_(exp.func("min", row.copy()), "row"))
+    first, *others = items
+    select = exp.select(*shown, copy=False).from_(first, copy=False)
+    select.set("joins", [exp.Join(this=item, kind="CROSS") for item in others] or None)
+    select = select.where(*tests, *_restrictions(ucq, block, slots), copy=False)
+    select = select.group_by(*(key.copy() for key in keys.values()), copy=False)
+    return exp.Subquery(this=select, alias=exp.TableAlias(this=exp.to_identifier(f"slot_{slot}")))
+
+
+def _of_first(name: str, slot: int, row: exp.Expr) -> exp.Expr:
+    """Return the column of a slot in the first of a group's rows."""
+    column = exp.column(name, table=f"slot_{slot}")
+    return exp.Anonymous(this="arg_min", expressions=[column, row.copy()])
+
+
+def _shown_key(slot: int, join: Join) -> str:
+    return f"key_{join.key}_{slot}"
+
+
+def _key(slot: int, key: int) -> exp.Column:
+    return exp.column(f"key_{key}", table=f"slot_{slot}")
+
+
+def _linked(slot: int, joins: Sequence[_Edge], placed: Sequence[int], virtual: bool) -> bool:
     ends = [(j.left, j.right) for j in joins if virtual or not j.virtual]
     return any((a == slot and b in placed) or (b == slot and a in placed) for a, b in ends)
 
@@ -275,8 +371,8 @@ def _left_join(ucq: Ucq, block: Block, left: LeftJoin) -> exp.Join:
     virtual = dict(block.virtual)
     first, joins, late = _placed(ucq, block, left.slots, left.joins, left.lefts)
     first.set("joins", joins or None)
-    on: list[exp.Expr] = [_equal(j, virtual) for j in left.on]
-    on += [*late, *_restrictions(ucq, block, left.slots)]
+    on: list[exp.Expr] = [_equal(j, virtual) for j in _edges(left.on, _ends(block))]
+    on += [*late, *_restrictions(ucq, block, _plain(block, left.slots))]
     item = exp.Subquery(this=first) if joins else first
     return exp.Join(this=item, side="LEFT", on=exp.and_(*on) if on else exp.true())
 
@@ -320,10 +416,17 @@ def _keeps(slot: int, fragments: Sequence[int], virtual: int) -> exp.Expr:
     return exp.or_(_is_one_of(slot, fragments), exp.and_(_missing(slot), exists))
 
 
-def _equal(join: Join, virtual: Mapping[int, int]) -> exp.EQ:
-    left: exp.Expr = exp.column(f"key_{join.key}", table=f"slot_{join.left}")
+def _equal(edge: _Edge, virtual: Mapping[int, int]) -> exp.EQ:
+    join = edge.join
+    left: exp.Expr = _end(join.left, edge.left, edge)
     if join.virtual:
         virtual_key = _virtual(join.left, f"key_{join.key}", virtual[join.left])
-        left = exp.Case(ifs=[exp.If(this=_missing(join.left), true=virtual_key)], default=left)
-    right = exp.column(f"key_{join.key}", table=f"slot_{join.right}")
-    return exp.EQ(this=left, expression=right)
+        left = exp.Case(ifs=[exp.If(this=_missing(edge.left), true=virtual_key)], default=left)
+    return exp.EQ(this=left, expression=_end(join.right, edge.right, edge))
+
+
+def _end(slot: int, end: int, edge: _Edge) -> exp.Column:
+    """Return the key of a slot as the FROM item of the slot `end` has it."""
+    if not edge.of_subquery(end):
+        return _key(slot, edge.join.key)
+    return exp.column(_shown_key(slot, edge.join), table=f"slot_{end}")

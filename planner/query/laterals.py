@@ -2,7 +2,8 @@
 
 A list repeats the rows of its own table, once for each element. A LATERAL subquery of one row
 becomes columns: expressions without FROM, aggregates over rows with an equal key, or the first row
-in an order.
+in an order. A LATERAL subquery of several rows becomes a join with the tables of its FROM, by its
+WHERE.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.parsing import COMMA
-from sqlfl.planner.grammar.refusals import function_name, is_aggregate, own_nodes
+from sqlfl.planner.grammar.refusals import function_name, has_hints, is_aggregate, own_nodes
 from sqlfl.planner.grammar.trees import plan_error, span_of
+from sqlfl.planner.query.cohorts import scope_within
 from sqlfl.planner.query.columns import distinct
 from sqlfl.planner.query.correlated import CorrelatedAggregates
-from sqlfl.planner.query.ctes import Environment
-from sqlfl.planner.query.joins import State
-from sqlfl.planner.query.relations import DraftBlock, Item, Term, ids_of
-from sqlfl.planner.query.scalars import has_calls, with_rows
+from sqlfl.planner.query.ctes import Environment, with_ctes
+from sqlfl.planner.query.joins import Joiner, State
+from sqlfl.planner.query.projections import outputs_of
+from sqlfl.planner.query.relations import DraftBlock, Group, Item, Term, ids_of
+from sqlfl.planner.query.scalars import SCALAR, Asker, has_calls, with_rows
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.sources import Sources
 from sqlfl.planner.query.windows import system_call
@@ -30,11 +33,13 @@ from sqlfl.planner.query.windows import system_call
 _SERIES = ("range", "generate_series")
 _AGGREGATED = frozenset(("with_", "expressions", "from_", "joins", "where", "having"))
 _FIRST = frozenset(("with_", "expressions", "from_", "joins", "where", "order", "limit"))
+_ROWS = _FIRST - {"limit"}
+"""Clauses of a subquery that has a row for each row of its FROM that passes WHERE."""
 _HINT = (
-    "a list of one table is taken, FROM party.table AS t, unnest(t.list) AS u(x), and so is a "
-    "subquery of one row: LEFT JOIN LATERAL (SELECT avg(u.x) AS x FROM party.table AS u WHERE "
-    "u.key = t.key) AS q ON true; for several rows write the condition in ON: JOIN party.table AS "
-    "u ON u.key = t.key"
+    "a list of one table is taken, FROM party.table AS t, unnest(t.list) AS u(x); so are rows as "
+    "they are, JOIN LATERAL (SELECT u.x FROM party.table AS u WHERE u.key = t.key) AS q ON true, "
+    "and a subquery of one row: LEFT JOIN LATERAL (SELECT avg(u.x) AS x FROM party.table AS u "
+    "WHERE u.key = t.key) AS q ON true"
 )
 
 
@@ -105,6 +110,12 @@ class Laterals:
     sources: Sources
     aggregates: Callable[[Environment], CorrelatedAggregates]
     """Factory of what takes correlated aggregates out of expressions."""
+    read: Callable[[exp.Expr, list[exp.Join], Environment, Scope | None], list[State]]
+    """Reads a FROM."""
+    joiner: Joiner
+    asker: Asker
+    types: Callable[[State, Term], tuple[str, ...]]
+    """Types of a term at the databases of its relation."""
 
     @property
     def sql(self) -> str:
@@ -112,8 +123,10 @@ class Laterals:
 
     def joined(
         self, state: State, join: exp.Join, known: Environment, outer: Scope | None
-    ) -> State:
-        """Return the joins with the item. Raise PlanError if it is of another form."""
+    ) -> list[State]:
+        """Return the joins with the item, as parts of a union. Raise PlanError if it is of another
+        form.
+        """
         item = join.this
         on = join.args.get("on")
         is_left = join.side.upper() == "LEFT"
@@ -124,17 +137,100 @@ class Laterals:
             raise self._refused(item)
         if join.side and not (is_left and always):
             raise self._refused(item)
+        select = item.this.this if isinstance(item.this, exp.Subquery) else None
+        if isinstance(select, exp.Select) and _has_rows(select):
+            return self._with_rows(state, join, select, known, outer)
         state, names, terms = self._columns(state, item, known, outer, is_left)
         shown = tuple(zip(self._named(item, names), terms, strict=True))
         call = _call(item)
         hidden = ((call, terms[0]),) if call and not item.alias_column_names else ()
         added = Item(item.alias or call, shown, hidden=hidden)
         state = replace(state, items=(*state.items, added))
-        if on is not None and not always:
-            condition = self.sources.pusher.term(on, state.scope(self.sql, outer), known)
-            conditions = (*state.tree.conditions, condition)
-            state = replace(state, tree=replace(state.tree, conditions=conditions))
-        return state
+        if on is None or always:
+            return [state]
+        return [self._where(state, on, state.scope(self.sql, outer), known)]
+
+    def _where(self, state: State, condition: exp.Expr, scope: Scope, known: Environment) -> State:
+        """Return the joins with a condition on their rows."""
+        term = self.sources.pusher.term(condition, scope, known)
+        tree = replace(state.tree, conditions=(*state.tree.conditions, term))
+        return replace(state, tree=tree)
+
+    def _with_rows(
+        self,
+        state: State,
+        join: exp.Join,
+        select: exp.Select,
+        known: Environment,
+        outer: Scope | None,
+    ) -> list[State]:
+        """Return the joins with the tables of the subquery's FROM, by its WHERE."""
+        item = join.this
+        is_left = join.side.upper() == "LEFT"
+        known = with_ctes(select, with_ctes(item.this, known))
+        before = state.scope(self.sql, outer)
+        first, joins = select.args["from_"].this, select.args.get("joins") or []
+        parts = self.read(first, joins, known, before)
+        self.joiner.check([state], parts, join)
+        result = []
+        for part in parts:
+            tree = Group(
+                (*state.tree.core, *part.tree.core),
+                (*state.tree.conditions, *part.tree.conditions),
+                (*state.tree.lefts, *part.tree.lefts),
+            )
+            relations = (*state.relations, *part.relations)
+            whole = part if is_left else State(relations, tree, state.items, state.merged)
+            scope = scope_within(part, self.sources.pusher, before)
+            whole, shown = self._selected(whole, item, select, scope, known, is_left)
+            if is_left:
+                whole = replace(whole, items=(shown,))
+                result += self.joiner.join(state, whole, join, known, outer)
+                continue
+            whole = replace(whole, items=(*state.items, shown))
+            on = join.args.get("on")
+            names = whole.scope(self.sql, outer)
+            result.append(whole if on is None else self._where(whole, on, names, known))
+        return result
+
+    def _selected(
+        self,
+        state: State,
+        item: exp.Expr,
+        select: exp.Select,
+        scope: Scope,
+        known: Environment,
+        is_left: bool,
+    ) -> tuple[State, Item]:
+        """Return the joins with the conditions of a subquery's WHERE, and its columns. Raise
+        PlanError for subqueries in it on the right of a LEFT JOIN, which need joins of their own.
+        """
+        where = select.args.get("where")
+        written = [*select.expressions, *([] if where is None else [where.this])]
+        if is_left and any(node.find(exp.Query) for node in written):
+            raise self._refused(item)
+        aggregates = self.aggregates(known)
+        outputs, named = outputs_of(
+            select.expressions,
+            replace(scope, is_plain=None),
+            self.sources.pusher,
+            known,
+            lambda value, names: aggregates.replaced(value, state, names),
+            lambda term: self.types(state, term),
+        )
+        scope = scope.with_aliases(named)
+        rest = None if where is None else aggregates.condition(where.this, state, scope)
+        joined = aggregates.joined(state)
+        if rest is not None:
+            joined, rest = aggregates.cohorts.taken(rest, joined, scope)
+        joined = joined if rest is None else self._where(joined, rest, scope, known)
+        for output in outputs:
+            called = has_calls(output.term.expression)
+            if called and self.asker.kind_over(joined.relations, output.term) != SCALAR:
+                raise self._refused(item)
+        names = [output.name for output in outputs]
+        terms = (output.term for output in outputs)
+        return joined, Item(item.alias, tuple(zip(self._named(item, names), terms, strict=True)))
 
     def _columns(
         self,
@@ -248,6 +344,19 @@ class Laterals:
         return plan_error(
             f"{form} is not taken in this form over several databases", self.sql, item, _HINT
         )
+
+
+def _has_rows(select: exp.Select) -> bool:
+    """Return whether the subquery has a row for each row of its FROM that passes WHERE."""
+    given = {key for key, value in select.args.items() if value}
+    order = select.args.get("order")
+    shown = [node for projection in select.expressions for node in own_nodes(projection)]
+    return (
+        "from_" in given
+        and given <= _ROWS
+        and not (has_hints(select) or (order is not None and has_calls(order)))
+        and not any(isinstance(node, exp.Window) or is_aggregate(node) for node in shown)
+    )
 
 
 def _is_one_column(value: exp.Expr) -> bool:

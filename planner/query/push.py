@@ -28,9 +28,6 @@ OF_PARTIES = (
     "write the value itself: u.day IN ('2024-01-01', '2024-12-25')"
 )
 """The hint for EXISTS and IN over tables of several parties."""
-INSTEAD_OF_NOT_IN = f"write t.key IS NOT NULL AND NOT EXISTS {_JOINED}, which leaves NULLs out"
-INSTEAD_OF_IN = f"write EXISTS {_JOINED}, which is true or false for each row"
-"""Hints for IN over tables of several parties where it may be NULL."""
 OF_DATABASES = (
     "attach the clients under names of their own; or write EXISTS for each table, with an equality "
     "with the row outside: EXISTS (SELECT 1 FROM party.table AS u WHERE u.key = t.key)"

@@ -295,6 +295,11 @@ class LeftJoin:
     """True if a row with several partners is an error: the subquery of a value has one row."""
 
     @property
+    def every(self) -> tuple[LeftJoin, ...]:
+        """Return it, and the LEFT JOINs inside."""
+        return (self, *(inner for left in self.lefts for inner in left.every))
+
+    @property
     def within(self) -> tuple[int, ...]:
         """Return all slots in the parentheses."""
         return (*self.slots, *(slot for left in self.lefts for slot in left.within))
@@ -331,11 +336,25 @@ class Block:
     partners: tuple[tuple[Partner, ...], ...] = ()
     """The slots of each EXISTS or IN. A slot follows the slots that its rows need a partner of; the
     last one joins slots outside."""
+    existences: tuple[tuple[int, ...], ...] = ()
+    """The slots of each EXISTS or IN that has no such order. The mapping query joins them with each
+    other, and takes each combination of their keys outside once. The first one has the value."""
 
     @property
     def optional(self) -> frozenset[int]:
         """Slots in a LEFT JOIN: joined rows may come from their virtual row."""
         return frozenset(slot for slot, _ in self.virtual)
+
+    @property
+    def every_left(self) -> tuple[LeftJoin, ...]:
+        """Return its LEFT JOINs, with those inside others."""
+        return tuple(each for left in self.lefts for each in left.every)
+
+    @property
+    def every_join(self) -> tuple[Join, ...]:
+        """Return its joins, with those of its LEFT JOINs."""
+        inside = (join for left in self.every_left for join in (*left.on, *left.joins))
+        return (*self.joins, *inside)
 
 
 @dataclass(frozen=True)

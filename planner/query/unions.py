@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -279,17 +279,22 @@ def merge_blocks(draft: Draft) -> Draft:
         blocks[left] = merged
         del blocks[right]
     blocks.sort(key=_order)
-    _check_apart(draft, blocks)
+    blocks = _apart(draft, blocks)
     return replace(draft, ucq=replace(draft.ucq, blocks=tuple(blocks)))
 
 
-def _check_apart(draft: Draft, blocks: list[ucq.Block]) -> None:
-    """Raise PlanError unless rows of subqueries with equal keys count as one in all blocks that
-    have them, or in none. They are the same rows if these need the same partners.
+def _apart(draft: Draft, blocks: list[ucq.Block]) -> list[ucq.Block]:
+    """Return the blocks with rows of a subquery that count as one by their keys in all of them, or
+    in none. They are the same rows if these need the same partners.
+
+    Other subqueries are left to the mapping query. Raise PlanError if an owner is to hear of their
+    rows.
     """
     taken: dict[int, set[tuple[frozenset[int], object]]] = {}
     for block in blocks:
         fragments = {slot: frozenset(own) for slot, own in block.members}
+        for slot in (slot for slots in block.existences for slot in slots):
+            taken.setdefault(slot, set()).add((fragments[slot], None))
         for partners in block.partners:
             needed: dict[int, frozenset[object]] = {}
             for own in partners:
@@ -297,17 +302,34 @@ def _check_apart(draft: Draft, blocks: list[ucq.Block]) -> None:
                 taken.setdefault(own.slot, set()).add((fragments[own.slot], sub))
                 if own.of is not None:
                     needed[own.of] = needed.get(own.of, frozenset()) | {(own.slot, sub)}
-    if any(
-        one[0] & other[0] and one != other
-        for rows in taken.values()
-        for one in rows
-        for other in rows
-    ):
+    mixed = {
+        slot
+        for slot, rows in taken.items()
+        if any(one[0] & other[0] and one != other for one in rows for other in rows)
+    }
+    again = [_with_existences(draft, block, mixed) for block in blocks]
+    return blocks if again == blocks else _apart(draft, again)
+
+
+def _with_existences(draft: Draft, block: ucq.Block, slots: Collection[int]) -> ucq.Block:
+    """Return the block whose subqueries over these slots are reduced by the mapping query."""
+    moved = [own for own in block.partners if any(partner.slot in slots for partner in own)]
+    assert draft.ucq is not None
+    fragments = (f for own in moved for p in own for f in draft.ucq.slots[p.slot].fragments)
+    if any(draft.catalog.governed(fragment.client) for fragment in fragments):
         raise draft.error(
             "parts of a union have a subquery over the same table, and over others beside it",
             draft.blocks[0].span,
             "let each part's subquery read the same tables, or tables of its own",
         )
+    firsts = {left.slots[0] for left in block.every_left}
+    firsts |= {slot.index for slot in draft.ucq.slots if slot.features}
+    added = (
+        tuple(sorted((partner.slot for partner in own), key=lambda slot: slot not in firsts))
+        for own in moved
+    )
+    kept = tuple(own for own in block.partners if own not in moved)
+    return replace(block, partners=kept, existences=(*block.existences, *added))
 
 
 def _order(block: ucq.Block) -> tuple[object, ...]:
@@ -333,6 +355,10 @@ def _without_repeats(block: ucq.Block, once: frozenset[int]) -> list[ucq.Block]:
     return [replace(block, members=members) for members in blocks]
 
 
+_ALIKE = ("joins", "lefts", "virtual", "kept", "partners", "existences")
+"""Fields that are equal in blocks that are one but for a slot's fragments."""
+
+
 def _mergeable(blocks: list[ucq.Block], once: frozenset[int]) -> tuple[int, int, ucq.Block] | None:
     for slot in range(len(blocks[0].members)):
         seen: dict[tuple[object, ...], list[int]] = {}
@@ -340,9 +366,7 @@ def _mergeable(blocks: list[ucq.Block], once: frozenset[int]) -> tuple[int, int,
             if block.members[slot][0] in block.optional | once:
                 continue
             rest = (*block.members[:slot], *block.members[slot + 1 :])
-            others = seen.setdefault(
-                (rest, block.joins, block.lefts, block.virtual, block.kept, block.partners), []
-            )
+            others = seen.setdefault((rest, *(getattr(block, name) for name in _ALIKE)), [])
             mine = set(block.members[slot][1])
             for other in others:
                 theirs = blocks[other].members[slot][1]
@@ -450,27 +474,35 @@ def _identity(class_: Class) -> object:
     return class_.type, frozenset(members)
 
 
-def partners_of(
+def subqueries_of(
     draft: Draft, shared: SharedKeys, number: int
-) -> tuple[tuple[ucq.Partner, ...], ...]:
-    """Return the slots of each EXISTS and IN of a block, in the order of `Block.partners`."""
+) -> tuple[tuple[tuple[ucq.Partner, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Return the slots of each EXISTS and IN of a block, as `Block.partners`, or else as
+    `Block.existences`. Raise PlanError where an owner is to hear of rows of the latter.
+    """
     block = draft.blocks[number]
     groups: dict[str, list[int]] = {}
     for at, relation in enumerate(block.relations):
         if relation.once:
             groups.setdefault(relation.once, []).append(at)
-    subqueries = []
-    for group in groups.values():
+    subqueries, existences = [], []
+    for id_, group in groups.items():
         partners = _Subquery.of(block, shared.of_block[number], group).partners()
-        if partners is None:
-            labels = " and ".join(block.relations[at].label for at in group)
+        if partners is not None:
+            subqueries.append(partners)
+            continue
+        relations = [block.relations[at] for at in group]
+        if any(draft.catalog.governed(b.client) for r in relations for b in r.branches):
+            labels = " and ".join(relation.label for relation in relations)
             raise draft.error(
                 f"a subquery over {labels} is compared with tables outside by several of its "
-                "tables, or its own equalities form a cycle",
-                block.relations[group[0]].span,
+                "tables, or its own equalities form a cycle, and an owner with policies hears "
+                "which of its rows are joined",
+                relations[0].span,
                 "compare one of its tables with the tables outside, and join each further table "
                 "with one before it: EXISTS (SELECT 1 FROM b.u JOIN c.v ON v.x = u.x WHERE "
                 "u.key = t.key)",
             )
-        subqueries.append(partners)
-    return tuple(subqueries)
+        ordered = sorted(group, key=lambda at: id_ not in block.relations[at].ids)
+        existences.append(tuple(block.slots[at] for at in ordered))
+    return tuple(subqueries), tuple(existences)

@@ -17,6 +17,8 @@ from tests.test_central import compare
 
 BY_WARD = """SELECT 1 FROM lab.tests o JOIN town.wards w ON w.ward = o.assay
           WHERE o.patient = v.patient"""
+BY_BOTH = """SELECT 1 FROM lab.tests o JOIN town.wards w ON w.beds = o.result
+          WHERE o.assay = v.ward AND w.ward = v.days"""
 STATEMENTS = {
     "in, and not exists": """
         SELECT v.label, v.days, w.beds FROM clinic.visits v JOIN town.wards w ON w.ward = v.ward
@@ -41,6 +43,18 @@ STATEMENTS = {
         SELECT v.label, v.days, EXISTS ({BY_WARD} AND w.beds > 7) AS f FROM clinic.visits v
         WHERE v.days > 4 OR v.patient IN (SELECT o.patient FROM lab.tests o
           WHERE o.assay IN (SELECT ward FROM town.wards WHERE beds < 9))""",
+    "exists by two keys of outside, as a value": f"""
+        SELECT v.label, v.days, EXISTS ({BY_BOTH}) AS f FROM clinic.visits v""",
+    "not exists by two keys of outside": f"""
+        SELECT v.label, v.days, v.ward FROM clinic.visits v WHERE NOT EXISTS ({BY_BOTH})""",
+    "not in, over a join": """
+        SELECT v.label, v.days, v.ward FROM clinic.visits v WHERE v.days NOT IN (
+          SELECT o.device FROM lab.tests o JOIN town.wards w ON w.beds = o.result
+          WHERE o.assay = v.ward)""",
+    "lateral of a join": """
+        SELECT v.label, v.days, q.result, q.beds FROM clinic.visits v LEFT JOIN LATERAL (
+          SELECT o.result, w.beds FROM lab.tests o JOIN town.wards w ON w.ward = o.assay
+          WHERE o.patient = v.patient) q ON true""",
 }
 
 
@@ -113,6 +127,66 @@ def test_what_leaves_of_a_join_by_another_key_is_what_leaves_of_a_join(
         checked = fed.sql(f"CHECK FROM ({query})").arrow().to_pylist()
         (total,) = [row["rows"] for row in checked if row["part"] == "query"]
         assert total == len(whole.sql(query))
+
+
+SENT = {
+    "exists": f"SELECT v.label, v.days, v.ward FROM clinic.visits v WHERE EXISTS ({BY_BOTH})",
+    "a cycle": """
+        SELECT v.label, v.days FROM clinic.visits v WHERE EXISTS (SELECT 1 FROM lab.tests o
+          JOIN town.wards w ON w.ward = o.assay JOIN clinic.notes n ON n.size = w.beds
+            AND n.visit % 5 = o.result % 5 WHERE o.patient = v.patient)""",
+    **{name: STATEMENTS[name] for name in [*STATEMENTS][-4:]},
+    "in that may be NULL, as a value": """
+        SELECT v.label, v.days, coalesce(v.days IN (SELECT o.device FROM lab.tests o
+          JOIN town.wards w ON w.beds = o.result WHERE o.assay = v.ward), true) AS f
+        FROM clinic.visits v""",
+    "lateral after a comma": """
+        SELECT v.label, v.days, q.result FROM clinic.visits v,
+          LATERAL (SELECT o.result FROM lab.tests o WHERE o.patient = v.patient) q""",
+}
+
+
+@pytest.mark.parametrize(("name", "combine"), in_turn(SENT, (False, True)))
+def test_what_leaves_of_subqueries_over_joins_is_what_explain_says(
+    name: str, combine: bool, database: Open
+) -> None:
+    parties, whole = parties_of(database, 2)
+    text = train_sql("m", "linear_regression", "label", SENT[name], l2=0.1)
+    with tapped(parties, combine=combine) as (fed, tap):
+        plan = fed.explain(text)
+        with tap.taken() as recorded:
+            fed.sql(text)
+        assert_disclosed(plan, recorded, parties, epochs=fed.model("m").history.num_rows)
+        rows = whole.sql(f"FROM ({SENT[name]}) WHERE label IS NOT NULL").fetchall()
+        assert fed.model("m").metrics["rows"] == len(rows) > 0
+        checked = fed.sql(f"CHECK FROM ({SENT[name]})").arrow().to_pylist()
+        (total,) = [row["rows"] for row in checked if row["part"] == "query"]
+        assert total == len(whole.sql(SENT[name]))
+
+
+@pytest.mark.parametrize("word", ["", "NOT "])
+def test_no_more_leaves_of_a_subquery_by_two_keys_than_of_an_inner_join(
+    word: str, database: Open
+) -> None:
+    parties, _ = parties_of(database, 2)
+    query = f"SELECT v.label, v.days FROM clinic.visits v WHERE {word}EXISTS ({BY_BOTH})"
+    joined = """SELECT v.label, v.days FROM clinic.visits v JOIN lab.tests o ON o.assay = v.ward
+      JOIN town.wards w ON w.beds = o.result AND w.ward = v.days"""
+    with tapped(parties) as (fed, _):
+        plans = [
+            fed.explain(train_sql("m", "linear_regression", "label", text))
+            for text in (query, joined)
+        ]
+        sent = [
+            [sorted(p.ucq.keys[key].types for key in slot.keys) for slot in p.ucq.slots]
+            for p in plans
+        ]
+        assert sent[0] == sent[1]
+        assert (
+            "o and w only say which keys there are: their joined rows with equal keys count as "
+            "one; they send the keys that an inner join by the same equalities needs"
+            in " ".join(str(plans[0].details).split())
+        )
 
 
 def test_a_join_that_lasts_serves_a_subquery_over_a_join(database: Open) -> None:

@@ -218,7 +218,7 @@ def looped_rows(ucq: Ucq, snapshot: Snapshot) -> Iterator[dict[int, int]]:
     """The joined rows, slot by slot, as the normal form says."""
     for block in ucq.blocks:
         rows = _Loops(snapshot, block).rows()
-        if block.partners:
+        if block.partners or block.existences:
             yield from {
                 (
                     *(row[s] for s, _ in block.members if not ucq.slots[s].once),

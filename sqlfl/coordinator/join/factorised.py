@@ -424,7 +424,7 @@ class _Growth:
     def tree(self) -> Tree:
         simple = all(len(left.within) == 1 and _of_one(left.on) for left in self._block.lefts)
         across = any({j.left, j.right} & self._virtual.keys() for j in self._block.joins)
-        if not simple or across:
+        if not simple or across or self._block.existences:
             raise _NoTreeError
         core = [slot for slot in self._taken if slot not in self._virtual]
         remaining = [self._grown(slot) for slot in core]

@@ -8,6 +8,7 @@ codes, and the other slot's rows are multiplied by the sums (message passing ove
 the count takes time in the rows of the slots, not in the rows of the join.
 
 If no slot can be taken in, as in a cycle, an equality is left out, and the count is an upper bound.
+So it is without the slots of an EXISTS that only the mapping query reduces (`Block.existences`).
 A LEFT JOIN multiplies each row of its left side by the number of matches. For a row without
 matches, the factor comes from the virtual rows.
 """
@@ -15,7 +16,7 @@ matches, the factor comes from the virtual rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,7 +144,7 @@ def check_single(
     """
     real = codes[slot.index].among([f.index for f in slot.fragments if not f.virtual])
     several = bool((counts(slot.index)[real] > 1).any())
-    for members, left in ((dict(b.members), left) for b in ucq.blocks for left in _each(b.lefts)):
+    for members, left in ((dict(b.members), left) for b in ucq.blocks for left in b.every_left):
         joins = [join for join in left.on if join.right == slot.index]
         for outer in {join.left for join in joins}:
             keys = sorted({join.key for join in joins if join.left == outer})
@@ -182,7 +183,7 @@ def check_lookups(ucq: Ucq, codes: Mapping[int, SlotCodes], counts: Callable[[in
             rows = codes[slot].among(fragments)
             return rows & (counts(slot) > 0) if slot in ucq.mapped else rows
 
-        for left in (each for each in _each(block.lefts) if each.lookup):
+        for left in (each for each in block.every_left if each.lookup):
             (index,) = left.slots
             keys = codes[index].keys
             rows = codes[index].among(members[index])
@@ -222,22 +223,6 @@ def join_size(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> JoinSize:
     return JoinSize(sum(size.rows for size in sizes), all(size.exact for size in sizes))
 
 
-def joins_in(block: Block) -> list[Join]:
-    """Return the joins of a block, with those of its LEFT JOINs."""
-    return [*block.joins, *_on(block.lefts)]
-
-
-def _on(lefts: Sequence[LeftJoin]) -> list[Join]:
-    return [j for left in _each(lefts) for j in (*left.on, *left.joins)]
-
-
-def _each(lefts: Sequence[LeftJoin]) -> Iterator[LeftJoin]:
-    """Yield LEFT JOINs and those within."""
-    for left in lefts:
-        yield left
-        yield from _each(left.lefts)
-
-
 @dataclass(eq=False)
 class _Relation:
     """Rows over variables. `weight` counts the rows that each is joined with so far."""
@@ -269,7 +254,10 @@ class _Counter:
         self._hang(block.lefts)
 
     def size(self) -> JoinSize:
-        core = [slot for slot, _ in self._block.members if slot not in self._virtual]
+        reduced = {slot for slots in self._block.existences for slot in slots}
+        members = [slot for slot, _ in self._block.members if slot not in self._virtual]
+        core = [slot for slot in members if slot not in reduced]
+        self._exact &= len(core) == len(members)  # rows without a partner are not in the join
         joins = self._usable(self._block.joins, core)
         weight = self._combined(core, joins, self._weighted)
         return JoinSize(float(weight.sum()), self._exact)
@@ -316,6 +304,9 @@ class _Counter:
         """Return the number of joined rows of the LEFT JOIN for each row of the slot `outer`:
         float64 (n,).
         """
+        if any(left.slots[0] in slots for slots in self._block.existences):
+            self._exact &= left.slots[0] not in self._kept
+            return np.ones(len(self._slots[outer].fragment))
         exact, self._exact = self._exact, True
         on = [j for j in left.on if j.left == outer]
         self._exact &= len(on) == len(left.on)

@@ -21,7 +21,7 @@ from sqlglot import exp
 
 from sqlfl.base.arrays import Array
 from sqlfl.contract.fragment_columns import KEPT, KEY
-from sqlfl.coordinator.join.join_size import SlotCodes, joins_in
+from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.planner.grammar.sql import to_sql
 from sqlfl.planner.query.equalities import conjuncts
 from sqlfl.planner.query.exclusions import exclude
@@ -150,7 +150,7 @@ def partners(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> list[Partners]:
     pairs: dict[tuple[object, ...], tuple[Join, list[dict[int, tuple[int, ...]]]]] = {}
     for block in ucq.blocks:
         members = dict(block.members)
-        for join in dict.fromkeys(joins_in(block)):
+        for join in dict.fromkeys(block.every_join):
             ends = sorted((join.left, join.right))
             sides = (_by_text(readings[slot], members[slot], join.key) for slot in ends)
             for (text, left), (other, right) in product(*(side.items() for side in sides)):

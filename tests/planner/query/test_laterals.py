@@ -47,6 +47,28 @@ QUERIES = {
     "LATERAL of the first row": """SELECT p.age, q.amount, q.y FROM register.people p
         LEFT JOIN LATERAL (SELECT o.amount, o.id + 1 AS y FROM shop.orders o
         WHERE o.customer = p.id ORDER BY y DESC LIMIT 1) q ON true""",
+    "LATERAL of rows": """SELECT p.age, q.amount FROM register.people p
+        JOIN LATERAL (SELECT o.amount FROM shop.orders o WHERE o.customer = p.id) q ON true""",
+    "LATERAL of rows after a comma": """SELECT age, q.n FROM register.people p,
+        LATERAL (SELECT amount AS n FROM shop.orders WHERE customer = p.id AND n > 1) q""",
+    "LATERAL of rows on the right": """SELECT p.age, q.* FROM register.people p LEFT JOIN LATERAL (
+        SELECT cost, kind FROM clinic.visits v WHERE v.person = p.id AND v.sick) q(c, k) ON true""",
+    "LATERAL of a join": """SELECT p.age, q.temp FROM register.people p CROSS JOIN LATERAL (
+        SELECT w.temp, o.* FROM shop.orders o JOIN register.weather w ON w.day = o.day
+        WHERE o.customer = p.id AND w.city = p.city) q WHERE q.amount > 0""",
+    "LATERAL of a join on the right": """SELECT p.age, q.temp FROM register.people p
+        LEFT JOIN LATERAL (SELECT w.temp FROM shop.orders o JOIN register.weather w ON w.day = o.day
+        WHERE o.customer = p.id AND w.city = p.city) q ON true""",
+    "LATERAL of LATERAL": """SELECT p.age, r.price FROM register.people p,
+        LATERAL (SELECT o.id FROM shop.orders o WHERE o.customer = p.id) q
+        JOIN LATERAL (SELECT i.price FROM shop.items i WHERE i.order_id = q.id) r ON r.price > 1""",
+    "LATERAL of rows with a subquery": """SELECT p.age, q.amount, q.c FROM register.people p,
+        LATERAL (SELECT o.amount, (SELECT max(v.cost) FROM clinic.visits v
+          WHERE v.person = o.customer) AS c FROM shop.orders o WHERE o.customer = p.id
+          AND EXISTS (SELECT 1 FROM register.weather w WHERE w.day = o.day)) q""",
+    "LATERAL of a union": """SELECT p.age, q.cost FROM register.people p, LATERAL (
+        SELECT u.cost FROM (SELECT person, cost FROM north.visits UNION ALL
+          SELECT customer, amount FROM shop.orders) u WHERE u.person = p.id) q""",
     "LATERAL of its own database": """SELECT o.amount, q.n, p.age FROM shop.orders o,
         LATERAL (SELECT count(*) AS n FROM shop.items i WHERE i.order_id = o.id) q
         JOIN register.people p ON p.id = o.customer""",
@@ -65,8 +87,12 @@ def test_rows_are_those_of_the_query(
     [
         "LEFT JOIN unnest(o.tags) u(x) ON true",
         "CROSS JOIN unnest([o.id, p.age]) u(x)",
-        ", LATERAL (SELECT i.price AS x FROM register.cities c, shop.items i) u",
-        ", LATERAL (SELECT c.size AS x FROM register.cities c WHERE c.code = o.id) u",
+        ", LATERAL (SELECT DISTINCT c.size AS x FROM register.cities c WHERE c.code = o.id) u",
+        ", LATERAL (SELECT c.size AS x FROM register.cities c WHERE c.code = o.id LIMIT 2) u",
+        "LEFT JOIN LATERAL (SELECT c.size AS x FROM register.cities c WHERE c.code = o.id) u "
+        "ON o.paid",
+        "LEFT JOIN LATERAL (SELECT c.size AS x FROM register.cities c WHERE c.code = o.id AND "
+        "EXISTS (SELECT 1 FROM shop.items i WHERE i.order_id = c.code)) u ON true",
         ", LATERAL (SELECT avg(c.size) AS x FROM register.cities c WHERE c.code = o.id "
         "HAVING count(*) > 1) u",
         ", LATERAL (SELECT c.size AS x FROM register.cities c WHERE c.code = o.id "
