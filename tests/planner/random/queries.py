@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tests.planner.random.expressions import Place
 from tests.planner.random.scopes import POOL, Column, Scope, fresh
 from tests.planner.random.selects import Selects
-from tests.planner.random.sources import Cte, From
+from tests.planner.random.sources import JOINABLE, Cte, From
 from tests.planner.random.world import BIG, BOOL, DATE, DOUBLE, INT, PARTIES, TEXT, Table
 
 KEPT = (INT, BIG, DOUBLE, TEXT, BOOL)
@@ -408,6 +408,8 @@ class Queries(Selects):
     def subquery_test(self, place: Place) -> str:
         if place.scope.variables:
             return self.condition(replace(place, depth=0))
+        if place.scope.outer is None and self.draws.chance(12):
+            return self._test_of_tables(place)
         found, at = self._inner(place)
         where = self._correlated(found, at, place)
         value, needle = self.integer(at.deeper()), self.operand(self.integer(place.deeper()))
@@ -433,3 +435,38 @@ class Queries(Selects):
                 f"{needle} >= ALL (SELECT {value} FROM {found.text}{where})",
             )
         )
+
+    def _test_of_tables(self, place: Place) -> str:
+        """EXISTS or IN over a join of tables that each may be compared with one outside."""
+        self.note("by keys of several tables")
+        around = replace(place, depth=0)
+        tables = [table for table in self.tables(PARTIES) if self._keys(table)]
+        chosen = [self.draws.pick(tables) for _ in range(self.draws.weighted(((3, 2), (1, 3))))]
+        keys = [self._keys(table) for table in chosen]
+        text, tests = f"{chosen[0].text} AS j0", []
+        for number, table in enumerate(chosen[1:], 1):
+            before = self.draws.below(number)
+            own, other = self.draws.pick(keys[number]), self.draws.pick(keys[before])
+            text += f" JOIN {table.text} AS j{number} ON j{number}.{own} = j{before}.{other}"
+        if len(chosen) > 2 and self.draws.chance(40):
+            self.note("cycle in subquery")
+            tests.append(f"j2.{self.draws.pick(keys[2])} = j0.{self.draws.pick(keys[0])}")
+        for number in range(len(chosen)):
+            if self.draws.chance(65):
+                own = f"j{number}.{self.draws.pick(keys[number])}"
+                tests.append(f"{own} = {self.operand(self.integer(around))}")
+        where = f" WHERE {' AND '.join(tests)}" if tests else ""
+        value = f"j0.{self.draws.pick(keys[0])}"
+        needle = self.operand(self.integer(around))
+        return self.draws.pick(
+            (
+                f"EXISTS (SELECT 1 FROM {text}{where})",
+                f"NOT EXISTS (SELECT 1 FROM {text}{where})",
+                f"{needle} NOT IN (SELECT {value} FROM {text}{where})",
+                f"{needle} IN (SELECT {value} FROM {text}{where})",
+            )
+        )
+
+    @staticmethod
+    def _keys(table: Table) -> list[str]:
+        return [name for name, type_ in table.columns if type_ in JOINABLE and '"' not in name]

@@ -286,14 +286,16 @@ class Sources(Conditions):
     def _lateral(
         self, parties: tuple[str, ...], left: From, segment: Scope, alias: str
     ) -> tuple[str, Source] | None:
-        """A subquery of one row for each row of the tables before it."""
+        """A subquery of one row, or of several, for each row of the tables before it."""
         tables = [t for t in self.tables(parties) if self._pairs(t, JOINABLE, JOINABLE)]
         end = self._end(segment, JOINABLE, left.scope)
         if not tables or end is None:
             return None
-        self.note("lateral row")
         table = self.draws.pick(tables)
         key, value = self.draws.pick(self._pairs(table, JOINABLE, JOINABLE))
+        if self.draws.chance(45):
+            return self._lateral_rows(tables, table, f"w.{key} = {end}", alias)
+        self.note("lateral row")
         ways = (
             f"max(w.{value}) AS most, count(*) AS many",
             f"avg(w.{value}) AS most, count(w.{value}) AS many",
@@ -309,6 +311,29 @@ class Sources(Conditions):
         query = f"(SELECT {shown} FROM {table.text} AS w WHERE w.{key} = {end}{order}) AS {alias}"
         join = self.draws.pick((" LEFT JOIN LATERAL {} ON true", " CROSS JOIN LATERAL {}"))
         return join.format(query), Source(alias, columns)
+
+    def _lateral_rows(
+        self, tables: list[Table], table: Table, test: str, alias: str
+    ) -> tuple[str, Source]:
+        """All rows with an equal key, of one table or of two."""
+        self.note("lateral rows")
+        shown = [c for c in table.columns if '"' not in c[0]]
+        items, text = [(f"w.{name}", type_, table.party) for name, type_ in shown], ""
+        if self.draws.chance(30):
+            other = self.draws.pick(tables)
+            ends = [
+                self.draws.pick([name for name, type_ in t.columns if type_ in JOINABLE])
+                for t in (table, other)
+            ]
+            text = f" JOIN {other.text} AS w2 ON w2.{ends[1]} = w.{ends[0]}"
+            items.append((f"w2.{ends[1]}", dict(other.columns)[ends[1]], other.party))
+        chosen = self.draws.some(items, 1, 2)
+        names = ("most", "many")
+        shown_text = ", ".join(f"{c[0]} AS {n}" for c, n in zip(chosen, names, strict=False))
+        columns = tuple(Column(n, c[1], c[2]) for c, n in zip(chosen, names, strict=False))
+        query = f"(SELECT {shown_text} FROM {table.text} AS w{text} WHERE {test}) AS {alias}"
+        ways = (" JOIN LATERAL {} ON true", " LEFT JOIN LATERAL {} ON true", ", LATERAL {}")
+        return self.draws.pick(ways).format(query), Source(alias, columns)
 
     def _list(
         self, parties: tuple[str, ...], left: From, segment: Scope, alias: str

@@ -81,10 +81,9 @@ def test_the_statements_have_what_goes_wrong() -> None:
 
 
 KINDS = """
-    aggregate; anti join; asof join; by name; case; column aliases; column of a full join;
-    columns; comma; comment;
-    distinct of one table; groups of one table; lateral row; list in from; nearest by days;
-    nearest by numbers;
+    aggregate; anti join; asof join; by keys of several tables; by name; case; column aliases;
+    column of a full join; columns; comma; comment; distinct of one table; groups of one table;
+    lateral row; lateral rows; list in from; nearest by days; nearest by numbers;
     comprehension; condition in on; correlated; cte; derived; distinct; distinct on; exclude;
     field; from first; first of rows; full join; full join by coalesce;
     full join by name; grouped; identifiers; in a union; interaction;
