@@ -164,10 +164,7 @@ class Cohorts:
         clients = self.pusher.clients(cohort.query, self.known)
         if len(clients) != 1:
             return bool(clients)
-        try:
-            reads = ids_of(self.pusher.term(part, scope, self.known))
-        except PlanError:
-            return False
+        reads = ids_of(self.pusher.term(part, scope, self.known))
         holders = {r.client for r in state.relations if reads & {*r.ids}}
         return bool(holders - {clients[0]})
 

@@ -284,11 +284,8 @@ class CorrelatedAggregates:
 
     def _member(self, member: Membership, state: State, scope: Scope) -> exp.Expr | None:
         """Return IN by EXISTS, where another party than that of its value has the rows."""
-        try:
-            clients = self._pusher.clients(member.query, self._known)
-            if not clients or not self._is_apart(member.node, clients, state, scope):
-                return None
-        except PlanError:
+        clients = self._pusher.clients(member.query, self._known)
+        if not clients or not self._is_apart(member.node, clients, state, scope):
             return None
         if member.negated or not member.decides:
             self._refuse_governed(member, clients, state, scope)
@@ -325,13 +322,10 @@ class CorrelatedAggregates:
         select = first or select
         if not _is_plain(node, select):
             return None
-        try:
-            clients = self._pusher.clients(node, self._known)
-            if (first is not None and len(clients) > 1) or not clients:
-                return None
-            if not self._is_apart(node, clients, state, scope):
-                return None
-        except PlanError:
+        clients = self._pusher.clients(node, self._known)
+        if (first is not None and len(clients) > 1) or not clients:
+            return None
+        if not self._is_apart(node, clients, state, scope):
             return None
         value = self._taken(node, select, clients, state.relations, scope)
         if value is not None and len({client.party for client in clients}) > 1:
@@ -342,10 +336,7 @@ class CorrelatedAggregates:
         """Return the expression in place of EXISTS: a count above 0, or over several databases
         whether a row of any of them is joined. None where EXISTS stays.
         """
-        try:
-            several = len(self._pusher.clients(exists.this, self._known)) > 1
-        except PlanError:
-            return None
+        several = len(self._pusher.clients(exists.this, self._known)) > 1
         if several and not self._has_windows(exists, state, scope):
             presence = self.cohorts.presence(exists, state, scope)
             if presence is None:
@@ -611,10 +602,7 @@ class CorrelatedAggregates:
     ) -> tuple[DraftRelation, list[exp.Expr]] | None:
         """Return `_bound` of columns of one table, which its fragment then reads; else None."""
         item = exp.Subquery(this=select, alias=exp.TableAlias(this=exp.to_identifier(lookup.name)))
-        try:
-            states = self._read(item, [], self._known, None)
-        except PlanError:  # which the query has in its own words
-            return None
+        states = self._read(item, [], self._known, None)
         state = states[0]
         (derived,) = state.items
         plain = all(isinstance(term.expression, exp.Column) for _, term in derived.columns)

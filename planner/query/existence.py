@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Client
 from sqlfl.planner.grammar.parsing import is_from
 from sqlfl.planner.grammar.sql import to_sql
@@ -99,12 +98,6 @@ class ExistenceParter:
         Return none if the subquery does not part, or reads one database. `state` is the outer FROM,
         and `scope` the meaning of names there.
         """
-        try:
-            return self._parts(exists, state, scope)
-        except PlanError:  # which the query has in its own words
-            return []
-
-    def _parts(self, exists: exp.Exists, state: State, scope: Scope) -> list[exp.Exists]:
         select = of_existence(exists.this)
         if not isinstance(select, exp.Select) or not select.args.get("joins"):
             return []
@@ -117,6 +110,8 @@ class ExistenceParter:
         if rows is None:
             return []
         parties, inner, conditions = rows
+        if any(self._reads_several(node, known) for node in (*select.expressions, *conditions)):
+            return []
         for shown in select.expressions:
             if not isinstance(shown, exp.Star) and not shown.is_star:
                 self.pusher.term(shown.unalias(), inner, known)  # a name has to be there
@@ -126,6 +121,10 @@ class ExistenceParter:
             return []
         with_ = select.args.get("with_")
         return [party.exists(part, with_) for party, part in zip(parties, parts, strict=True)]
+
+    def _reads_several(self, node: exp.Expr, known: Environment) -> bool:
+        """Return whether a subquery in the expression reads several databases."""
+        return any(len(self.pusher.clients(q, known)) > 1 for q in node.find_all(exp.Query))
 
     def _rows(
         self, select: exp.Select, known: Environment, scope: Scope
