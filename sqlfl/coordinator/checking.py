@@ -115,8 +115,7 @@ class _Seen:
     """Rows of each slot that occur in the join, ascending."""
 
     def take(self, codes: Mapping[int, SlotCodes], active: Mapping[int, Array]) -> None:
-        # the preparation goes on with these arrays, and overwrites them
-        self.codes, self.active = codes, {slot: rows.copy() for slot, rows in active.items()}
+        self.codes, self.active = codes, active
 
 
 # -- the join -------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlfl.base.arrays import Array
 from sqlfl.contract.joins import JoinUse, rows_of
 from sqlfl.contract.schema import Address, Client
+from sqlfl.coordinator.join.factorised import Factorised
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.row_mapping import RowMapping, StoredMapping
 from sqlfl.messages import CHANGED, NOT_KNOWN, JoinKeys, Labels
@@ -33,9 +34,25 @@ class KeptRows:
 
 
 @dataclass(frozen=True, eq=False)
+class ActiveRows:
+    """Rows of each slot that occur in the join, and the joined rows of these."""
+
+    ids: Mapping[int, Array]
+    """uint32 (active rows,), ascending."""
+    often: Mapping[int, Array]
+    """uint32 (active rows,): joined rows of each."""
+    rows: RowMapping
+    """Mapping of the active rows."""
+    unjoined: int
+    """Rows of the target's table with a target but no partner in the join."""
+
+
+@dataclass(frozen=True, eq=False)
 class KeptMapping:
     codes: Mapping[int, SlotCodes]
     rows: RowMapping
+    active: ActiveRows | None = None
+    """None where statements are to find them in `rows`, which they may change."""
 
 
 @dataclass(eq=False)
@@ -105,11 +122,15 @@ class LastingJoin:
     # -- the mapping ------------------------------------------------------------------------------
 
     def mapping(self, plan: FederatedPlan) -> KeptMapping | None:
-        """Return the mapping of an earlier statement that joins the same rows; a copy, which may be
-        changed.
+        """Return the mapping of an earlier statement that joins the same rows. Of its rows, or of
+        its active rows, it is a copy.
         """
         kept = self._mappings.get(_joined(plan))
-        return None if kept is None else KeptMapping(kept.codes, deepcopy(kept.rows))
+        if kept is None:
+            return None
+        if kept.active is None or _limited(plan):
+            return KeptMapping(kept.codes, deepcopy(kept.rows))
+        return replace(kept, active=_copied(kept.active))
 
     def keep(self, plan: FederatedPlan, codes: Mapping[int, SlotCodes], rows: RowMapping) -> None:
         """Keep copies of the mapping, unless it is large or in files."""
@@ -120,6 +141,12 @@ class LastingJoin:
         self._mappings[_joined(plan)] = KeptMapping(codes, deepcopy(rows))
         while len(self._mappings) > MAX_MAPPINGS:
             self._mappings.popitem(last=False)
+
+    def keep_active(self, plan: FederatedPlan, active: ActiveRows) -> None:
+        """Keep a copy of the active rows of a mapping that is kept, unless the plan limits them."""
+        kept = self._mappings.get(_joined(plan))
+        if kept is not None and not _limited(plan):
+            self._mappings[_joined(plan)] = replace(kept, active=_copied(active))
 
     # -- targets ----------------------------------------------------------------------------------
 
@@ -158,6 +185,19 @@ class LastingJoin:
             f"({self.made_words}): the rows are those of then; CREATE OR REPLACE JOIN takes those "
             "of now",
         )
+
+
+def _limited(plan: FederatedPlan) -> bool:
+    """Return True if the plan leaves joined rows out."""
+    return plan.privacy is not None and plan.privacy.max_fan_out is not None
+
+
+def _copied(active: ActiveRows) -> ActiveRows:
+    """Return a copy. Statements do not change `Factorised`, but may change arrays of joined
+    rows.
+    """
+    same = isinstance(active.rows, Factorised)
+    return active if same else replace(active, rows=deepcopy(active.rows))
 
 
 def _addresses(clients: tuple[Client, ...], slot: int) -> list[Address]:

@@ -32,7 +32,7 @@ from sqlfl.coordinator.join.join_size import (
 )
 from sqlfl.coordinator.join.mapping_query import Room, SlotRows, key_codes, run_mapping_query
 from sqlfl.coordinator.join.row_mapping import RowMapping, Scratch, WrittenMapping
-from sqlfl.coordinator.lasting import KeptMapping, LastingJoin
+from sqlfl.coordinator.lasting import ActiveRows, KeptMapping, LastingJoin
 from sqlfl.coordinator.proposing import propose
 from sqlfl.messages import (
     CLIENT,
@@ -257,21 +257,22 @@ def prepare(
     if not run.startswith(REHEARSAL):  # the keys of synthetic rows are any
         check_lookups(plan.ucq, codes, rows.counts)
     total = rows.total
-    unjoined = _unjoined(plan, rows, labelled)
-    if plan.privacy is not None and plan.privacy.max_fan_out is not None:
-        rows = _limited(plan, rows, virtual, plan.privacy.max_fan_out)
-    kept, often = _active(rows)
-    seen(codes, kept)
-    units = _units(plan, codes, kept)
-    del codes
-    rows = rows.renumbered(kept)
-    joined = _activate(plan, slots, nonces, rows, kept, often, virtual, channel, run)
+    active = None if kept_mapping is None else kept_mapping.active
+    if active is None:
+        active = _active(plan, rows, labelled, virtual)
+        if lasting is not None:
+            lasting.keep_active(plan, active)
+    seen(codes, active.ids)
+    units = _units(plan, codes, active.ids)
+    rows = active.rows
+    del codes, kept_mapping
+    joined = _activate(plan, slots, nonces, active, virtual, channel, run)
     return Joined(
         rows.total,
         joined,
         next(iter(joined.values())).mapping,
         null_targets,
-        unjoined,
+        active.unjoined,
         dropped=total - rows.total,
         unmatched=_unmatched(plan, joined),
         tables={slot.slot: sum(slot.rows) for slot in slots},
@@ -568,44 +569,47 @@ def _in_words(plan: FederatedPlan, error: PartyError) -> PartyError:
     )
 
 
-def _active(rows: RowMapping) -> tuple[dict[int, Array], dict[int, Array]]:
-    """Return the rows of each slot that occur in the join, ascending, and how often: uint32
-    (active,).
+def _active(
+    plan: FederatedPlan, rows: RowMapping, labelled: Array | None, virtual: Mapping[int, Array]
+) -> ActiveRows:
+    """Return the rows of each slot that occur in the join, and how often. `rows` is unusable
+    afterwards.
     """
-    kept, often = {}, {}
+    unjoined = _unjoined(plan, rows, labelled)
+    if plan.privacy is not None and plan.privacy.max_fan_out is not None:
+        rows = _limited(plan, rows, virtual, plan.privacy.max_fan_out)
+    ids, often = {}, {}
     for number in rows.slots:
         counts = rows.counts(number)
-        kept[number] = nonzero(counts)
-        active_counts = counts if len(kept[number]) == len(counts) else taken(counts, kept[number])
+        ids[number] = nonzero(counts)
+        active_counts = counts if len(ids[number]) == len(counts) else taken(counts, ids[number])
         often[number] = active_counts.astype(np.uint32, copy=False)
-    return kept, often
+    return ActiveRows(ids, often, rows.renumbered(ids), unjoined)
 
 
 def _activate(
     plan: FederatedPlan,
     slots: tuple[SlotRows, ...],
     nonces: Array,
-    mapping: RowMapping,
-    kept: dict[int, Array],
-    often: dict[int, Array],
+    active: ActiveRows,
     virtual: Mapping[int, Array],
     channel: ReplyChannel,
     run: str,
 ) -> dict[int, JoinedSlot]:
-    """Send clients their rows of `_active`, which are consumed. `mapping` covers these rows."""
+    """Send clients their active rows."""
     joined: dict[int, JoinedSlot] = {}
     requests: dict[Address, Activate] = {}
+    mapping = active.rows
     for slot in slots:
         if slot.slot not in mapping.slots:
             continue
-        active, counts = kept.pop(slot.slot), often.pop(slot.slot)
-        bounds = np.searchsorted(active, slot.offsets.astype(active.dtype))
-        made_up = _places(active, virtual[slot.slot])
+        ids, counts = active.ids[slot.slot], active.often[slot.slot]
+        bounds = np.searchsorted(ids, slot.offsets.astype(ids.dtype))
+        made_up = _places(ids, virtual[slot.slot])
         joined[slot.slot] = JoinedSlot(slot.slot, slot.addresses, bounds, mapping, made_up)
         for number, address in enumerate(slot.addresses):
-            mine = slice(bounds[number], bounds[number + 1])
-            row_ids = active[mine]
-            row_ids -= np.uint32(slot.offsets[number])
+            mine, offset = slice(bounds[number], bounds[number + 1]), slot.offsets[number]
+            row_ids = ids[mine] - np.uint32(offset) if offset else ids[mine]
             counted_here = row_ids, counts[mine], mapping.total
             requests[address] = Activate(run, slot.slot, *counted_here, nonces)
     counted = {a: float(request.counts.sum()) for a, request in requests.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -21,11 +21,38 @@ from sqlfl.messages import CLIENT, Columns, Describe, ListTables, Tables
 from sqlfl.messages.checks import Expected, ask, refused
 from sqlfl.transport.base import Channel
 
+MAX_DESCRIBED = 1024
+"""Maximum number of queries over one join that lasts whose columns are kept."""
+
+
+@dataclass
+class Described:
+    """Columns of queries over a join that lasts, as clients described them for earlier statements.
+
+    The tables stay as they were, and so do the columns. They are used while a client lists the same
+    tables as then, so that a table that is dropped ends the use of the join.
+    """
+
+    _columns: dict[tuple[Client, str], tuple[Listing, tuple[Column, ...]]] = field(
+        default_factory=dict
+    )
+
+    def find(self, client: Client, select: str, listing: Listing) -> tuple[Column, ...] | None:
+        before, columns = self._columns.get((client, select), (None, None))
+        return columns if before == listing else None
+
+    def keep(
+        self, client: Client, select: str, listing: Listing, columns: tuple[Column, ...]
+    ) -> None:
+        if len(self._columns) < MAX_DESCRIBED:
+            self._columns[client, select] = listing, columns
+
 
 class FederationCatalog:
     """Implementation of `sqlfl.contract.schema.Catalog` over a channel.
 
-    It asks all parties that the query names for their tables at once.
+    It asks all parties that the query names for their tables at once. `described`: that of the join
+    that lasts, for a statement over one.
     """
 
     def __init__(
@@ -33,8 +60,10 @@ class FederationCatalog:
         channel: Channel,
         parties: Mapping[str, tuple[Client, ...]],
         query: exp.Query | None = None,
+        described: Described | None = None,
     ) -> None:
         self._channel = channel
+        self._described = described
         self._parties = dict(parties)
         named = set() if query is None else _owners(query)
         members = (clients for party, clients in parties.items() if party.lower() in named)
@@ -75,9 +104,16 @@ class FederationCatalog:
         return self._listings[client]
 
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
-        if (client, select) not in self._columns:
+        if not self._is_known(client, select):
             self._ask_columns({client: (select,)})
         return self._columns[client, select]
+
+    def _is_known(self, client: Client, select: str) -> bool:
+        if (client, select) not in self._columns and self._described is not None:
+            columns = self._described.find(client, select, self._listing(client))
+            if columns is not None:
+                self._columns[client, select] = columns
+        return (client, select) in self._columns
 
     def describe_each(self, selects: Iterable[tuple[Client, str]]) -> None:
         """Ask each client for the columns of all of its queries in one exchange. If one of them
@@ -85,7 +121,7 @@ class FederationCatalog:
         """
         asked: dict[Client, dict[str, None]] = {}
         for client, select in selects:
-            if (client, select) not in self._columns:
+            if not self._is_known(client, select):
                 asked.setdefault(client, {})[select] = None
         try:
             self._ask_columns({client: tuple(texts) for client, texts in asked.items()})
@@ -106,6 +142,8 @@ class FederationCatalog:
             for select, columns in zip(asked[client], reply.each(), strict=True):
                 known = tuple(replace(column, type=told_type(column.type)) for column in columns)
                 self._columns[client, select] = known
+                if self._described is not None:
+                    self._described.keep(client, select, self._listing(client), known)
 
 
 def _owners(query: exp.Query) -> set[str]:

@@ -17,6 +17,7 @@ from sqlfl.base.errors import Error, InternalError, PartyError, PlanError, neare
 from sqlfl.contract.joins import JoinUse
 from sqlfl.contract.schema import Address, Client, folded
 from sqlfl.coordinator.lasting import LastingJoin
+from sqlfl.federation.catalog import Described
 from sqlfl.federation.parser_cross_check import confirm
 from sqlfl.messages import (
     CLIENT,
@@ -58,6 +59,8 @@ class LastingJoins:
 
     channel: Callable[[], ReplyChannel]
     _joins: dict[str, LastingJoin] = field(default_factory=dict)
+    _described: dict[str, Described] = field(default_factory=dict)
+    """By the id of the join."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, name: st.Word, sql: str) -> LastingJoin:
@@ -102,6 +105,12 @@ class LastingJoins:
                     f"join {name} was dropped or replaced meanwhile", hint="run the statement again"
                 )
             yield join
+
+    def described(self, statement: st.Statement) -> Described | None:
+        """Return the columns of queries over the statement's join, if it names one."""
+        name = getattr(statement, "join", None)
+        join = None if name is None else self._joins.get(folded(name))
+        return None if join is None else self._described.setdefault(join.id, Described())
 
     def over(self, statement: st.Statement, plan: FederatedPlan) -> FederatedPlan:
         """Return the plan over the rows of the statement's join, if it names one."""
@@ -202,6 +211,7 @@ class LastingJoins:
 
     def _close(self, join: str, clients: tuple[Client, ...]) -> None:
         """Let the clients forget the join. One that cannot be reached forgets it by itself."""
+        self._described.pop(join, None)
         requests: dict[Address, Message] = {
             (client, CLIENT): CloseJoin(join, CLIENT) for client in clients
         }

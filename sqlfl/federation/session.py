@@ -436,10 +436,11 @@ class Federation(StatementsApi):
         """Plan a statement, as if its join were made for it alone."""
         models = self._registry.get if models is None else models
         channel, clients = self._channel(), self._parties.clients
+        described = self._joins.described(statement)
         try:
             match statement:
                 case st.TrainModel():
-                    catalog = FederationCatalog(channel, clients, statement.query)
+                    catalog = FederationCatalog(channel, clients, statement.query, described)
                     return self._plans.plan(
                         statement,
                         catalog,
@@ -451,7 +452,7 @@ class Federation(StatementsApi):
                 case st.PredictModel() | st.EvaluateModel():
                     model = models(statement.name)
                     self._saving.check_attached(model, statement.query)
-                    catalog = FederationCatalog(channel, clients, statement.query)
+                    catalog = FederationCatalog(channel, clients, statement.query, described)
                     return self._plans.plan(
                         statement,
                         catalog,
@@ -462,7 +463,7 @@ class Federation(StatementsApi):
                         model.run,
                     )
                 case st.CheckQuery():
-                    catalog = FederationCatalog(channel, clients, statement.query)
+                    catalog = FederationCatalog(channel, clients, statement.query, described)
                     return plan_check(statement, catalog, self._at, self._convert(statement))
                 case st.CreateJoin():
                     catalog = FederationCatalog(channel, clients, statement.query)

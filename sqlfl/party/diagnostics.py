@@ -298,23 +298,36 @@ def _origin(block: SavedBlock, chosen: Mapping[str, str]) -> Float:
 # -- importance and contributions -----------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Predictions of a slot's rows without one feature, and the part of the feature."""
+
+    feature: int
+    rest: Float
+    part: Float
+
+
+def parts_of(block: SavedBlock, engine: LinearEngine, feature: int) -> Parts:
+    """Return the parts of the predictions. Raise InternalError for an unknown feature."""
+    if not 0 <= feature < len(block.encoding.named):
+        raise InternalError(f"feature {feature} of {len(block.encoding.named)}")
+    places = _with_curve(block, feature)
+    of_feature = np.sum([_shares(block, place) for place in places], axis=0) > 0.0
+    rest = np.where(of_feature[:, None], 0.0, block.theta)
+    return Parts(feature, engine.predict(rest), engine.predict(block.theta - rest))
+
+
 def permuted(
-    block: SavedBlock, engine: LinearEngine, request: ms.ScorePermuted, entropy: Entropy = system
+    block: SavedBlock, parts: Parts, request: ms.ScorePermuted, entropy: Entropy = system
 ) -> Float:
     """Predictions (a, outputs) where the feature's values are those of the rows in another order;
     columns that it is encoded by stay together, with those of its curve and of pairs that it is in.
-    InternalError for a feature that there is not."""
-    if request.feature >= len(block.encoding.named):
-        raise InternalError(f"feature {request.feature} of {len(block.encoding.named)}")
+    """
     seed: int | list[int] = int.from_bytes(entropy(32), "little")
     if request.seed >= 0:
         seed = [request.seed, request.slot, request.feature, request.repeat]
-    order = np.random.default_rng(seed).permutation(engine.rows)
-    places = _with_curve(block, request.feature)
-    of_feature = np.sum([_shares(block, place) for place in places], axis=0) > 0.0
-    rest = np.where(of_feature[:, None], 0.0, block.theta)
-    part = engine.predict(block.theta - rest)
-    return block.finish(np.asarray(engine.predict(rest) + part[order], np.float64))
+    order = np.random.default_rng(seed).permutation(len(parts.part))
+    return block.finish(np.asarray(parts.rest + parts.part[order], np.float64))
 
 
 def _with_curve(block: SavedBlock, place: int) -> list[int]:

@@ -641,7 +641,8 @@ class PartyClient(Server):
     def _score(self, request: ms.Score, state: SlotState) -> ms.Predictions:
         block = self.block(request.model, request.block)
         cursor, engine = self._runs[request.run].cursor, state.specification.engine
-        values = score(cursor, state.snapshot, block.encoding, block.theta, engine)
+        of = request.model, request.block
+        values = score(cursor, state.snapshot, block.encoding, block.theta, engine, of)
         state.scored = block.encoding
         return _predicted(request, block.finish(values))
 
@@ -668,7 +669,9 @@ class PartyClient(Server):
                     block, engine, self._slot_key(run, state, "rotation"), request
                 )
             case ms.ScorePermuted():
-                return _predicted(request, diagnostics.permuted(block, engine, request))
+                if state.parts is None or state.parts.feature != request.feature:
+                    state.parts = diagnostics.parts_of(block, engine, request.feature)
+                return _predicted(request, diagnostics.permuted(block, state.parts, request))
             case ms.SendContributions():
                 parts = diagnostics.contributions(block, engine)
                 if request.exact:

@@ -23,6 +23,7 @@ from sqlfl.party.crossing import (
     cells_of_pairs,
     points_of_pairs,
 )
+from sqlfl.party.diagnostics import Parts
 from sqlfl.party.operator import Operator
 from sqlfl.party.release_guard import releases_of
 from sqlfl.party.shrinkage import Shrinkage
@@ -111,6 +112,8 @@ class SlotState:
     """Model and slot of the saved block that `engine` belongs to; None if it belongs to
     training.
     """
+    parts: Parts | None = None
+    """Parts of the predictions, by the feature that was permuted last."""
     noised_labels: float = 0.0
     """Nominal ε of the labels that have left; 0 without noise, or if none have left."""
     bare: bool = False

@@ -20,6 +20,10 @@ from sqlfl.contract.schema import Client
 from sqlfl.federation.joins import SCHEMA
 from sqlfl.messages import JoinKeys
 from sqlfl.messages.wire import decode
+from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.updates import predict
+from sqlfl.udfs.updates.predict import make_engine
+from sqlfl.udfs.updates.update import LinearEngine
 from tests.conftest import Open
 from tests.depth import examples, in_turn
 from tests.federations import Parties, trainable
@@ -271,6 +275,52 @@ def test_keys_leave_once_for_each_slot_of_rows(database: Open) -> None:
             assert ("leave now, once for the join" in said) == bool(sent[-1])
         # the label's table has other rows for PREDICT: also those without a label
         assert sent == [{0, 1}, set(), set(), {0}]
+
+
+def test_scores_are_computed_once_and_asked_for_each_time(
+    database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines: list[Snapshot] = []
+
+    def counted(*given_: Any) -> LinearEngine:
+        engines.append(given_[2])
+        return make_engine(*given_)
+
+    monkeypatch.setattr(predict, "make_engine", counted)
+    train = TRAIN.format(more="", options="seed = 1, epochs = 3")
+    with opened(parties(database)) as (fed, tap):
+        made, asked = [], []
+        for text in (
+            *(train, "EVALUATE MODEL m FROM ", "METRICS OF MODEL m FROM ", "ROC OF MODEL m FROM "),
+            *(train.replace("seed = 1", "l2 = 1"), "EVALUATE MODEL m FROM "),
+            *("PREDICT MODEL m FROM ", "EVALUATE MODEL m FROM "),
+        ):
+            engines.clear()
+            with tap.taken() as recorded:
+                fed.sql(f"{text}j")
+            if not text.startswith("TRAIN"):
+                made.append(len(engines))
+                asked.append(kinds(recorded).count("score"))
+        # another model, and other rows for PREDICT: those without a label too
+        assert made == [2, 0, 0, 2, 2, 0]
+        assert asked == [2] * 6
+
+
+def test_columns_are_described_once_while_tables_stay(database: Open) -> None:
+    given_ = parties(database)
+    train = TRAIN.format(more="", options="seed = 1, epochs = 3")
+    with opened(given_) as (fed, tap):
+        described = []
+        for text in (train, "EVALUATE MODEL m FROM ", "METRICS OF MODEL m FROM ", train):
+            if text == train:
+                given_["b"][0].execute("CREATE OR REPLACE TABLE beside AS SELECT 1 AS a")
+                given_["b"][0].execute(f"ALTER TABLE beside ADD COLUMN c{len(described)} INTEGER")
+            with tap.taken() as recorded:
+                fed.sql(f"{text}j")
+            described.append(kinds(recorded).count("describe"))
+        # once party b lists other tables, it describes its columns again
+        assert described[0] >= 2
+        assert described[1:] == [0, 0, 1]
 
 
 def test_targets_leave_once_for_the_same_rows(database: Open) -> None:

@@ -282,14 +282,16 @@ def test_a_permutation_moves_all_columns_of_a_feature() -> None:
             order = np.random.default_rng(int.from_bytes(b"\1" * 32, "little")).permutation(5)
             other = x.copy()
             other[:, places == feature] = x[order][:, places == feature]
-            found = diagnostics.permuted(block, engine, request, entropy)
+            parts = diagnostics.parts_of(block, engine, feature)
+            found = diagnostics.permuted(block, parts, request, entropy)
             np.testing.assert_allclose(found, other @ block.theta, atol=1e-12)
         seeded = [ms.ScorePermuted("r", 0, "m", 0, 0, k, 4) for k in (0, 0, 1)]
-        first, again, second = (diagnostics.permuted(block, engine, item) for item in seeded)
+        parts = diagnostics.parts_of(block, engine, 0)
+        first, again, second = (diagnostics.permuted(block, parts, item) for item in seeded)
         np.testing.assert_array_equal(first, again)
         assert not np.array_equal(first, second)
         with pytest.raises(InternalError, match="feature 4 of 4"):
-            diagnostics.permuted(block, engine, ms.ScorePermuted("r", 0, "m", 0, 4, 0, 0))
+            diagnostics.parts_of(block, engine, 4)
 
 
 def test_a_tower_has_no_weights() -> None:

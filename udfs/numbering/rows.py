@@ -28,10 +28,54 @@ from sqlfl.udfs.numbering.fragments import DRAW_BYTES, active_features, converte
 from sqlfl.udfs.numbering.numbering import Numbering, SlotTables, content, number_rows, origins
 
 NOTHING = np.zeros(0, np.uint16)
+MAX_SCORES = 4
+"""Maximum number of scorings that are kept of the rows of a slot."""
+MAX_SCORE_BYTES = 1 << 27
+"""Maximum bytes of a scoring that is kept."""
 _CHUNK = 1 << 16
 """Rows to look up at once."""
 _WHOLE = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
 """Types whose values are equal exactly if their texts are."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowScores:
+    """Scores of rows by a saved block."""
+
+    of: tuple[str, int]
+    """Model and slot of the block."""
+    theta: Array
+    """Weights of the block."""
+    row_ids: Array
+    values: Array
+
+    @property
+    def nbytes(self) -> int:
+        return self.row_ids.nbytes + self.values.nbytes
+
+
+@dataclass(eq=False)
+class KeptScores:
+    """The latest scores of rows that a join keeps, for statements that ask for the same."""
+
+    _latest: list[RowScores] = field(default_factory=list, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(scores.nbytes for scores in self._latest)
+
+    def find(self, of: tuple[str, int], theta: Array, row_ids: Array) -> Array | None:
+        """Return the scores of these rows by this block; None if they are not kept."""
+        for kept in self._latest:
+            same = kept.of == of and np.array_equal(kept.theta, theta)
+            if same and np.array_equal(kept.row_ids, row_ids):
+                return kept.values
+        return None
+
+    def keep(self, scores: RowScores) -> None:
+        """Keep the scores in place of the oldest ones, unless they are many."""
+        if scores.nbytes <= MAX_SCORE_BYTES:
+            self._latest = [*self._latest[1 - MAX_SCORES :], scores]
 
 
 @dataclass
@@ -68,6 +112,10 @@ class Snapshot(SlotTables):
     """The part that holds the active rows."""
     held: HeldRows | None = field(default=None, repr=False)
     """The rows where they are not in temporary tables: active ones after `activate`."""
+    scores: KeptScores | None = field(default=None, repr=False)
+    """Scores that a join keeps of these rows; None without a join that keeps them."""
+    row_ids: Array | None = field(default=None, repr=False)
+    """Ids of the active rows, where `scores` are kept."""
     _shown: pa.Table | None = field(default=None, repr=False)
     """The table that queries read for held active rows."""
 
@@ -144,7 +192,7 @@ class Snapshot(SlotTables):
         """Return the numbered rows, for `fork`. This snapshot may still be asked for its keys, and
         is not to be used for anything else."""
         numbering = replace(self._numbered_rows(), tags=(), codes=())
-        return replace(self, _numbering=numbering)
+        return replace(self, _numbering=numbering, scores=KeptScores())
 
     def fork(self, con: sql.Connection, run: str, specification: SlotSpecification) -> Snapshot:
         """Return a copy of kept rows for a run of its own, on its own cursor.
@@ -196,6 +244,7 @@ class Snapshot(SlotTables):
         """Bytes of the rows and their numbers beside the database."""
         numbering = self._numbering
         size = 0 if numbering is None else numbering.positions.nbytes + numbering.marks.nbytes
+        size += 0 if self.scores is None else self.scores.nbytes
         return size + (0 if self.held is None else self.held.nbytes)
 
     def activate(self, rows: Array, counts: Array) -> None:
@@ -212,6 +261,8 @@ class Snapshot(SlotTables):
             raise InternalError(f"active rows must be ascending row ids below {size}")
         self.active, self.weight = len(rows), float(counts.sum())
         self._numbering = None
+        if self.scores is not None:
+            self.row_ids = rows
         if self.held is not None:
             # ascending row ids in full number are all of them
             places = positions if len(rows) == size else positions[rows]
@@ -263,6 +314,7 @@ class Snapshot(SlotTables):
         `rows[k]`, with weight `counts[k]`. Such a row is no table's row any more, so labels,
         weights, split and identifiers are dropped.
         """
+        self.scores = self.row_ids = None
         self.specification = replace(
             self.specification,
             target=False,

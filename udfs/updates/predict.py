@@ -32,7 +32,7 @@ from sqlfl.udfs.encoding.columns import (
 )
 from sqlfl.udfs.encoding.features import Encoding, check_finite
 from sqlfl.udfs.encoding.transforming import transform
-from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.numbering.rows import RowScores, Snapshot
 from sqlfl.udfs.updates.update import Index, LinearEngine, SqlEngine, check_theta, check_values
 
 
@@ -56,20 +56,34 @@ def ready(snapshot: Snapshot, encoding: Encoding) -> None:
 
 
 def score(
-    con: sql.Connection, snapshot: Snapshot, encoding: Encoding, theta: Float, engine: str = "sql"
+    con: sql.Connection,
+    snapshot: Snapshot,
+    encoding: Encoding,
+    theta: Float,
+    engine: str = "sql",
+    of: tuple[str, int] | None = None,
 ) -> Float:
     """X̃ θ of the active rows under a saved encoding: (d, c) -> (a, c).
 
     A category that training did not have is `other`: its one-hot columns are all zero before
     centring. Raises ModelError if the features do not fit the encoding, or are infinite where it
-    does not clip them.
+    does not clip them. `of`: the block's model and slot; where a join keeps the rows, it keeps the
+    result for statements that ask for the same of the same rows.
     """
     ready(snapshot, encoding)
+    kept, row_ids = snapshot.scores, snapshot.row_ids
+    if kept is not None and row_ids is not None and of is not None:
+        values = kept.find(of, theta, row_ids)
+        if values is not None:
+            return values
     scorer = make_engine(engine, con, snapshot, encoding)
     try:
-        return scorer.predict(theta)
+        values = scorer.predict(theta)
     finally:
         scorer.close()
+    if kept is not None and row_ids is not None and of is not None:
+        kept.keep(RowScores(of, theta, row_ids, values))
+    return values
 
 
 _SMALL = 1 << 20
