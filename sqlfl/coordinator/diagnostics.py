@@ -8,6 +8,7 @@ the rows that the model was trained on. `inference` has standard errors and test
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,8 @@ from sqlfl.coordinator.scoring import (
     labelled,
     loss_of_model,
     predicted,
-    predicted_of_sums,
     prediction_columns,
+    scores_of_sums,
     slot_scores,
     summed,
 )
@@ -176,20 +177,21 @@ def importance(
     said.tell("scoring")
     scores = slot_scores(plan, model, rows.joined, channel, run)
     remark_on_features(plan, rows.joined, channel, run, said.remark)
-    whole = _measured(asked, model, rows, summed(model, rows.joined, scores))
+    rows = replace(rows, y=_small(rows.y))
+    everything = scores_of_sums(model, rows.joined, summed(model, rows.joined, scores))
+    whole = _measured(asked, model, rows, everything)
     lines: list[dict[str, object]] = []
     for slot in (slot for slot in plan.ucq.slots if slot.features):
         said.tell(f"permuting features of {slot.name}")
         others = {number: values for number, values in scores.items() if number != slot.index}
-        rest = summed(model, rows.joined, others)
-        places = rows.joined.slots[slot.index].rows
+        with_slot = _Replaced(model, rows.joined, slot.index, summed(model, rows.joined, others))
         # in the same order of addition as below, so that a feature without weight has exactly 0
-        unpermuted = _measured(asked, model, rows, rest + scores[slot.index][places])
+        unpermuted = _measured(asked, model, rows, with_slot.scores(scores[slot.index]))
         for feature, permuted, variance in _permuted(
             plan, asked, model, rows, slot, scores, channel, run
         ):
             losses = [
-                _worse(asked, unpermuted, _measured(asked, model, rows, rest + values[places]))
+                _worse(asked, unpermuted, _measured(asked, model, rows, with_slot.scores(values)))
                 for values in permuted
             ]
             lines.append({
@@ -202,6 +204,33 @@ def importance(
             })  # fmt: skip
     _say(asked, whole, said)
     return pa.Table.from_pylist(lines, schema=IMPORTANCE_SCHEMA)
+
+
+class _Replaced:
+    """Scores of the joined rows with other values of one slot.
+
+    `rest` (N, P): the sums of the other slots' values.
+    """
+
+    def __init__(self, model: Model, joined: Joined, slot: int, rest: Float) -> None:
+        self._model, self._joined = model, joined
+        self._places = joined.slots[slot].rows
+        self._added = Head(model.intercept, model.head).weights is None
+        # without a linear head the scores are sums, so all but the slot is added up once
+        self._rest = scores_of_sums(model, joined, rest) if self._added else rest
+        self._sums = np.empty_like(self._rest)
+
+    def scores(self, values: Array) -> Float:
+        """Return the scores (N, d_c). The next call overwrites them. `values`: (n_i, P)."""
+        values = values.astype(np.float64, copy=False)
+        np.take(values, self._places, axis=0, out=self._sums, mode="clip")  # it needs no copy
+        np.add(self._rest, self._sums, out=self._sums)
+        return self._sums if self._added else scores_of_sums(self._model, self._joined, self._sums)
+
+
+def _small(y: Array) -> Array:
+    """Return classes in as few bytes as they need; numbers as they are."""
+    return y if y.dtype.kind == "f" else y.astype(np.min_scalar_type(int(y.max(initial=0))))
 
 
 def _permuted(
@@ -265,13 +294,12 @@ def _variance(model: Model, slot_scores: Array, rows: Labelled, slot: Slot) -> f
     )
 
 
-def _measured(asked: Importance, model: Model, rows: Labelled, sums: Float) -> float | None:
-    """Return the metric of predictions by the sums of all slots' scores (N, P)."""
-    prediction = predicted_of_sums(model, rows.joined, sums)
+def _measured(asked: Importance, model: Model, rows: Labelled, scores: Float) -> float | None:
+    """Return the metric of predictions by the scores (N, d_c) of the joined rows."""
     loss = loss_of_model(model)
     if asked.metric == "loss":
-        return loss.of_prediction(prediction, rows.y, rows.weights)
-    value = loss.metrics(prediction, rows.y, rows.weights)[asked.metric]
+        return loss.of_scores(scores, rows.y, rows.weights)
+    value = loss.metrics(loss.predict(scores), rows.y, rows.weights)[asked.metric]
     return None if value is None else float(value)
 
 

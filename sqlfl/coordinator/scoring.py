@@ -593,10 +593,13 @@ def summed(model: Model, joined: Joined, scores: Mapping[int, Array]) -> Float:
 
 def predicted_of_sums(model: Model, joined: Joined, sums: Float) -> Array:
     """Return `predicted` of the sums of all slots."""
-    totals = Head(model.intercept, model.head).scores(sums)
-    if joined.offset is not None:
-        totals = totals + joined.offset[:, None]
-    return loss_of_model(model).predict(totals)
+    return loss_of_model(model).predict(scores_of_sums(model, joined, sums))
+
+
+def scores_of_sums(model: Model, joined: Joined, sums: Float) -> Float:
+    """Return the scores (N, d_c) of the sums of all slots."""
+    scores = Head(model.intercept, model.head).scores(sums)
+    return scores if joined.offset is None else scores + joined.offset[:, None]
 
 
 def identifiers(

@@ -20,7 +20,7 @@ from sqlfl.base.errors import ModelError
 from sqlfl.models.clipped import Huber, Quantile
 from sqlfl.models.kinds import kind_of
 from sqlfl.models.log_link import Gamma, Poisson
-from sqlfl.models.metrics import ClassMeter, Mean, Meter, Metrics
+from sqlfl.models.metrics import ClassMeter, Judged, Mean, Meter, Metrics
 from sqlfl.models.native import library
 from sqlfl.models.proximal import (
     log_sum,
@@ -154,6 +154,10 @@ class Loss(Protocol):
 
     def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
         """Return the mean loss of predictions by `predict`: `value` plus `floor` of the scores."""
+        ...
+
+    def of_scores(self, scores: Array, targets: Array, weights: Array | None) -> float:
+        """Return `of_prediction` of the scores' predictions, up to rounding."""
         ...
 
     def fitted(self, targets: Array, weights: Array | None) -> Loss:
@@ -294,6 +298,12 @@ class Logistic(OfClasses):
             meter.add_scores(scores[:, 0], targets, weights)
         else:
             super().measure(meter, scores, targets, weights)
+
+    def of_scores(self, scores: Array, targets: Array, weights: Array | None) -> float:
+        if library() is None:
+            return super().of_scores(scores, targets, weights)
+        judged = Judged(scores[:, 0], targets, weights)
+        return judged.surprise / judged.weight
 
     @property
     def quadratic(self) -> bool:

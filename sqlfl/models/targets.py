@@ -47,6 +47,12 @@ class OfTargets(ABC):
     @abstractmethod
     def predict(self, scores: Array) -> Array: ...
 
+    @abstractmethod
+    def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float: ...
+
+    def of_scores(self, scores: Array, targets: Array, weights: Array | None) -> float:
+        return self.of_prediction(self.predict(scores), targets, weights)
+
     def measure(self, meter: Meter, scores: Array, targets: Array, weights: Array | None) -> None:
         meter.add(self.predict(scores), targets, weights)
 

@@ -207,6 +207,20 @@ def test_the_poisson_loss_is_exact_where_counts_are_large() -> None:
     assert of_prediction == pytest.approx(whole, rel=1e-12)
 
 
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3), Squared(), Poisson()])
+def test_the_loss_of_scores_is_that_of_their_predictions(loss: Loss, weighed: bool) -> None:
+    rng = np.random.default_rng(3)
+    scores = 4.0 * rng.normal(size=(1000, loss.outputs))
+    y = rng.integers(0, max(loss.outputs, 2), 1000)
+    weights = rng.integers(0, 3, 1000).astype(float) if weighed else None
+    expected = loss.of_prediction(loss.predict(scores), y, weights)
+    assert loss.of_scores(scores, y, weights) == pytest.approx(expected, rel=1e-12)
+    if loss.name in ("logistic", "squared"):
+        scores[0] = np.nan
+        assert np.isnan(loss.of_scores(scores, y, None))
+
+
 def test_means_beyond_all_numbers_are_an_error() -> None:
     scores = np.array([[709.0], [710.0], [np.nan]])
     assert Poisson().value(scores[:2], np.ones(2)) == np.inf
