@@ -43,11 +43,12 @@ class Rotations:
         return {slot: slice(ends[k], ends[k + 1]) for k, slot in enumerate(self.values)}
 
     def design(self, rows: Array) -> Float:
-        design = np.empty((len(rows), len(self.theta)))
-        design[:, 0] = 1.0
+        """Return rows of the design (b, P), in memory column by column."""
+        design = np.empty((len(self.theta), len(rows)))
+        design[0] = 1.0
         for slot, place in self.places.items():
-            design[:, place] = self.values[slot][self.rows[slot][rows]]
-        return design
+            design[place] = self.values[slot].take(self.rows[slot][rows], axis=0).T
+        return design.T
 
     def scores(self, intercept: float) -> Float:
         """Return the scores H (N,)."""

@@ -129,18 +129,23 @@ def _estimate(
         counted = np.where(apart.rows, 0.0, 1.0 if counted is None else counted)
     penalty = 0.0 if finite is not None else _penalty(model, fit)
     nothing = finite.nothing if finite is not None else None if apart is None else apart.nothing
-    estimates = estimated(
-        family,
-        sums(
+    robust = asked.robust or shares is not None
+    if apart is not None and not apart.any and not robust and units is None and not family.bend:
+        moments = apart.moments  # the same sums
+    else:
+        moments = sums(
             family,
             rotations.design,
             h,
             rows.y,
             counted,
-            robust=asked.robust or shares is not None,
+            robust=robust,
             units=units,
             shares=shares,
-        ),
+        )
+    estimates = estimated(
+        family,
+        moments,
         rotations.theta,
         penalty,
         fit,

@@ -19,7 +19,7 @@ from scipy.special import logsumexp, softmax
 
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.interrupts import checkpoint
-from sqlfl.models.inference import FAMILIES, PIECE, RANK, Design, Fit, MomentSums
+from sqlfl.models.inference import FAMILIES, RANK, Design, Fit, MomentSums, rows_at_once
 from sqlfl.models.separation import Separation, moments_of, separation
 from sqlfl.models.weighted import sum_of, total_of
 
@@ -98,7 +98,7 @@ def sums_of_classes(
     information, slope = np.zeros((several, width, several, width)), np.zeros(size)
     meat = np.zeros((size, size)) if robust or units is not None else None
     last, carried = -1, np.zeros(size)
-    step = max(PIECE // size, 64)
+    step = rows_at_once(size)
     for start in range(0, len(order), step):
         checkpoint()
         places = order[start : start + step]

@@ -29,7 +29,14 @@ from scipy import sparse
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import InternalError
 from sqlfl.base.interrupts import checkpoint
-from sqlfl.models.inference import PIECE, RANK, Design, Family
+from sqlfl.models.inference import (
+    RANK,
+    Design,
+    Family,
+    MomentSums,
+    moments_of_rows,
+    rows_at_once,
+)
 
 CLOSE = 1e-3
 """|mean − target| of rows that may be separated."""
@@ -64,6 +71,8 @@ class Separation:
     """(P, k): an orthonormal basis of the directions without a finite estimate."""
     nothing: Float
     """(P, P − rank): an orthonormal basis of the directions in which no row varies."""
+    moments: MomentSums
+    """Sums over the rows at the model's scores, with the curvature that is expected."""
 
     @property
     def any(self) -> bool:
@@ -75,15 +84,24 @@ def separation(
 ) -> Separation:
     """Return the separation. `h`: the model's scores (N,), from which Newton's method starts."""
     counted = np.arange(len(y)) if weights is None else np.flatnonzero(weights > 0)
-    moments = moments_of(design, counted, np.ones(len(counted)))
-    values, vectors = np.linalg.eigh(moments)
+    w = np.ones(len(counted)) if weights is None else np.asarray(weights[counted], np.float64)
+    scores, targets = h[counted].astype(np.float64), y[counted]
+    mean = family.mean(scores)
+    (plain, first), sums = _sums(
+        design, counted, (np.ones(len(w)), w * family.variance(mean)), w * (targets - mean)
+    )
+    values, vectors = np.linalg.eigh(plain)
     kept = values > RANK * values[-1]
     basis = vectors[:, kept] / np.sqrt(values[kept])  # whitens the rows
     rank = int(np.count_nonzero(kept))
     separated = np.zeros(len(y), bool)
     nothing = vectors[:, ~kept]
-    none = Separation(rank, separated, np.zeros((len(moments), 0)), nothing)
-    far = _newton(family, design, counted, basis, h, y, weights)
+    at_model = MomentSums(first, -sums, None)
+    none = Separation(rank, separated, np.zeros((len(plain), 0)), nothing, at_model)
+    if w.max() < TINY:  # information would have no inverse
+        scale = float(w.max())
+        w, at_model = w / scale, MomentSums(first / scale, -sums / scale, None)
+    far = _newton(family, design, counted, basis, scores, targets, w, at_model)
     if far is None:
         return none
     close = np.abs(family.mean(far) - y[counted]) < CLOSE
@@ -99,7 +117,7 @@ def separation(
         return none
     separated[near[apart]] = True
     directions = _flat(design, counted[~separated[counted]], basis)
-    return Separation(rank, separated, np.linalg.qr(directions)[0], nothing)
+    return Separation(rank, separated, np.linalg.qr(directions)[0], nothing, none.moments)
 
 
 def _newton(
@@ -107,23 +125,22 @@ def _newton(
     design: Design,
     counted: Array,
     basis: Float,
-    h: Float,
-    y: Float,
-    weights: Array | None,
+    scores: Float,
+    targets: Float,
+    w: Float,
+    first: MomentSums,
 ) -> Float | None:
     """Return scores of the counted rows, once no gain is left or all steps are done. Return None as
-    soon as the estimate is proved to be finite.
+    soon as the estimate is proved to be finite. `first`: the sums at these scores.
     """
-    w = np.ones(len(counted)) if weights is None else np.asarray(weights[counted], np.float64)
-    if w.max() < TINY:  # information would have no inverse
-        w = w / w.max()
-    scores, targets = h[counted].astype(np.float64), y[counted]
     value = family.log_likelihood(scores, targets, w)
-    for _ in range(STEPS):
+    moments, sums = first.information, -first.slope
+    for step_number in range(STEPS):
         checkpoint()
         mean = family.mean(scores)
         curvature = w * family.variance(mean)
-        moments, sums = _moments_and_sums(design, counted, curvature, w * (targets - mean))
+        if step_number:
+            (moments,), sums = _sums(design, counted, (curvature,), w * (targets - mean))
         information, slope = basis.T @ moments @ basis, basis.T @ sums
         values, vectors = np.linalg.eigh(information)
         bent = values > RANK * values[-1]
@@ -134,7 +151,7 @@ def _newton(
         # M² is at least the mean of zᵀ H⁻¹ z, each with its curvature, which takes no pass
         if bent.all() and decrement * len(values) < PROVED**2 * float(curvature.sum()):
             root = basis @ (vectors / np.sqrt(values))
-            if decrement * _longest(design, counted, root) < PROVED**2:
+            if _all_shorter(design, counted, root * np.sqrt(decrement), PROVED**2):
                 return None
         if decrement < DECREMENT:
             return scores
@@ -213,34 +230,38 @@ def _flat(design: Design, rows: Array, basis: Float) -> Float:
 
 def _pieces(design: Design, rows: Array) -> list[Array]:
     width = design(rows[:0]).shape[1]
-    step = max(PIECE // width, 64)
+    step = rows_at_once(width)
     return [rows[start : start + step] for start in range(0, len(rows), step)]
 
 
 def moments_of(design: Design, rows: Array, weights: Float) -> Float:
     """Return Σ w z zᵀ (P, P); weights: of these rows."""
-    return _moments_and_sums(design, rows, weights, np.zeros(len(rows)))[0]
+    ((moments,), _) = _sums(design, rows, (weights,), np.zeros(len(rows)))
+    return moments
 
 
-def _moments_and_sums(
-    design: Design, rows: Array, weights: Float, factors: Float
-) -> tuple[Float, Float]:
-    """Return Σ w z zᵀ (P, P) and Σ f z (P,), by weights w and factors f of these rows."""
+def _sums(
+    design: Design, rows: Array, weights: tuple[Float, ...], factors: Float
+) -> tuple[list[Float], Float]:
+    """Return Σ w z zᵀ (P, P) by each weights w, and Σ f z (P,) by factors f of these rows."""
     width = design(rows[:0]).shape[1]
-    moments, sums, start = np.zeros((width, width)), np.zeros(width), 0
+    moments, sums, start = [np.zeros((width, width)) for _ in weights], np.zeros(width), 0
     for piece in _pieces(design, rows):
         checkpoint()
         z, of_piece = design(piece), slice(start, start + len(piece))
-        moments += (z * weights[of_piece, None]).T @ z
+        for total, w in zip(moments, weights, strict=True):
+            total += moments_of_rows(z, w[of_piece])
         sums += factors[of_piece] @ z
         start += len(piece)
     return moments, sums
 
 
-def _longest(design: Design, rows: Array, root: Float) -> float:
-    """Return the largest ‖rootᵀ z‖² of a row."""
-    pieces = _pieces(design, rows)
-    return max(float(np.square(design(piece) @ root).sum(axis=1).max()) for piece in pieces)
+def _all_shorter(design: Design, rows: Array, root: Float, limit: float) -> bool:
+    """Return whether ‖rootᵀ z‖² of each row is below the limit. The first rows most often tell that
+    one is not.
+    """
+    images = (design(piece) @ root for piece in _pieces(design, rows))
+    return all(float(np.einsum("nr,nr->n", each, each).max()) < limit for each in images)
 
 
 def _images(design: Design, rows: Array, directions: Float) -> Float:

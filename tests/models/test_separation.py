@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from sqlfl.models.inference import FAMILIES
+from sqlfl.models.inference import FAMILIES, sums
 from sqlfl.models.separation import separation
 from tests.depth import SEED, examples
 
@@ -96,6 +96,18 @@ def test_wherever_the_model_stopped(score: float) -> None:
     assert found.rows.tolist() == rare.tolist()
     assert found.rank == 3
     np.testing.assert_allclose(np.abs(found.directions[:, 0]), [0, 1, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_moments_are_those_of_the_models_scores(kind: str) -> None:
+    x, y = made(kind, 5)
+    family, weights = FAMILIES[kind], np.arange(len(y)) % 3.0
+    h = 0.1 * x.sum(axis=1)
+    found = separation(family, lambda rows: x[rows], h, y, weights).moments
+    whole = sums(family, lambda rows: x[rows], h, y, weights, robust=False, units=None)
+    np.testing.assert_allclose(found.information, whole.information, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found.slope, whole.slope, rtol=1e-10, atol=1e-10)
+    assert found.meat is None
 
 
 def test_sure_is_not_separated() -> None:
