@@ -133,7 +133,7 @@ def _table_rows(
         while len(alone) and inner != whole:  # these may lack rows without a label
             rows_of[whole] = np.concatenate([rows_of[whole], alone])
             inner, whole = whole, wholes[whole]
-        if len(wholes) > 1:
+        if len(roots) < len(wholes):
             inside = np.zeros(len(classes), np.int64)
             inside[ids[rows]] = 1 + codes.among(members[index][1:])[rows]
             classes, _ = _refined(classes, inside, 3)
@@ -191,7 +191,7 @@ def _partners(
             number[places] = np.bincount(met, minlength=size)[side.keys[places]]
         taking_part = np.array([mask > 0 for mask in side.masks], bool)
         counts.append(number[taking_part[side.classes]])
-    values = [len(np.unique(side.keys[side.keys >= 0])) for side in sides]
+    values = [int(np.count_nonzero(np.bincount(side.keys[side.keys >= 0]))) for side in sides]
     firsts = members[0][join.left][0], members[0][join.right][0]
     known = sides[0].known, sides[1].known
     return Partners(join, firsts, (counts[0], counts[1]), (values[0], values[1]), known)
@@ -236,6 +236,9 @@ def _side(
         taken = np.flatnonzero(codes.among(fragments) & (rows.ids >= 0))
         ids = rows.ids[taken]
         keys[ids] = np.maximum(keys[ids], codes.keys[key][taken])
+        if len(members) == 1:
+            classes[ids], masks = 1, [0, 1]
+            break
         inside = np.zeros(rows.number, bool)
         inside[ids] = True
         classes, used = _refined(classes, inside, 2)
