@@ -1,13 +1,14 @@
 """Cost of each statement of a study: the join is made by each of them, or once by CREATE JOIN.
 
-    python benchmarks/study.py [--turns 3] [--tls] [--approvals]
+    python benchmarks/study.py [--turns 3] [--ten] [--rows 1000000] [--tls] [--approvals]
 
-The tables are the demo's: flights in three databases, weather, planes and airports. The parties are
-in this process; with `--tls` also in processes of their own, over Flight with TLS. Both ways take
-turns; seconds are medians, those of the processor are of this process, and bytes are those of all
-messages, in both directions. `--approvals`
-counts what owners approve who ask to see each run, of two small tables, with and without
-CREATE STUDY.
+The tables are the demo's: flights in three databases, weather, planes and airports; with `--rows`
+so many facts of one party, and a tenth as many rows of another one that they refer to. `--ten`
+leaves out three of the statements, so that ten remain. The parties are in this process; with
+`--tls` also in processes of their own, over Flight with TLS. Both ways take turns; seconds are
+medians, those of the processor are of this process, and bytes are those of all messages, in both
+directions. `--approvals` counts what owners approve who ask to see each run, of two small tables,
+with and without CREATE STUDY.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -61,6 +63,14 @@ STUDY = {
     "PREDICT": "PREDICT MODEL plain FROM {rows}",
 }
 """Statements by what they are called; `{rows}` is the query, or the join's name."""
+BESIDE_TEN = ("TRAIN, l2 = 0.01", "TRAIN by admm", "TUNE, 3 values of l2")
+FACTS = """CREATE TABLE facts AS SELECT i AS id, hash(i) % {few} AS k, sin(i) AS a, cos(i * 7) AS b,
+  hash(i, 1) % 20 AS c, sin(i) + cos(hash(i) % {few}) + (hash(i, 2) % 1000) / 250.0 > 2.5 AS late
+  FROM range({rows}) AS r(i)"""
+DIMENSION = """CREATE TABLE dimension AS SELECT i AS k, cos(i) AS d, sin(i * 3) AS e, i % 15 AS f
+  FROM range({few}) AS r(i)"""
+STAR = """SELECT f.a, f.b, f.c::VARCHAR AS c, d.d, d.e, d.f::VARCHAR AS f, f.late
+  FROM shop.facts f JOIN supplier.dimension d ON f.k = d.k"""
 CREATE, DROP = "CREATE JOIN", "DROP JOIN"
 COORDINATOR = "coordinator.example"
 ORIGINS = ("EWR", "JFK", "LGA")
@@ -68,11 +78,22 @@ Measured = dict[str, tuple[float, float, float]]
 """Seconds, seconds of the processor, and MB of each statement."""
 
 
-def measured(fed: sqlfl.Federation, *, named: bool) -> Measured:
+@dataclass(frozen=True)
+class Data:
+    """A query, and the tables that it joins."""
+
+    query: str
+    scripts: Mapping[str, list[str]]
+    """The script of each database, by party."""
+    statements: tuple[str, ...]
+    """Names of those that are measured."""
+
+
+def measured(fed: sqlfl.Federation, data: Data, *, named: bool) -> Measured:
     """Run the study once; `named`: over a join that lasts."""
-    rows = "departures" if named else f"({QUERY})"
-    texts = {CREATE: f"CREATE JOIN departures AS ({QUERY})"} if named else {}
-    texts |= {name: text.format(rows=rows) for name, text in STUDY.items()}
+    rows = "departures" if named else f"({data.query})"
+    texts = {CREATE: f"CREATE JOIN departures AS ({data.query})"} if named else {}
+    texts |= {name: STUDY[name].format(rows=rows) for name in data.statements}
     texts |= {DROP: "DROP JOIN departures"} if named else {}
     costs = {}
     for name, text in texts.items():
@@ -90,8 +111,16 @@ def traffic(fed: sqlfl.Federation) -> int:
 # -- parties ---------------------------------------------------------------------------------------
 
 
-def scripts() -> dict[str, list[str]]:
-    """Return the script of each database, by party."""
+def data_of(rows: int | None, *, ten: bool) -> Data:
+    """Return the star of so many rows, or without them the demo's tables."""
+    statements = tuple(name for name in STUDY if not (ten and name in BESIDE_TEN))
+    if rows is None:
+        return Data(QUERY, demo_scripts(), statements)
+    facts, dimension = (text.format(rows=rows, few=rows // 10) for text in (FACTS, DIMENSION))
+    return Data(STAR, {"shop": [facts], "supplier": [dimension]}, statements)
+
+
+def demo_scripts() -> dict[str, list[str]]:
     by_party = {}
     for name, rows in TABLES.items():
         party, table_name = name.split(".")
@@ -102,11 +131,11 @@ def scripts() -> dict[str, list[str]]:
 
 
 @contextmanager
-def here() -> Iterator[sqlfl.Federation]:
+def here(data: Data) -> Iterator[sqlfl.Federation]:
     """Return a federation of all parties in this process."""
     with ExitStack() as stack:
         fed = stack.enter_context(sqlfl.connect(progress=False))
-        for party, own in scripts().items():
+        for party, own in data.scripts.items():
             clients = [stack.enter_context(duckdb.connect()) for _ in own]
             for con, script in zip(clients, own, strict=True):
                 con.execute(script)
@@ -115,10 +144,10 @@ def here() -> Iterator[sqlfl.Federation]:
 
 
 @contextmanager
-def elsewhere(folder: Path) -> Iterator[sqlfl.Federation]:
+def elsewhere(folder: Path, data: Data) -> Iterator[sqlfl.Federation]:
     """Start a process for each database; yield a coordinator in this one, over Flight with TLS."""
-    parties = {party: len(own) for party, own in scripts().items()}
-    for party, own in scripts().items():
+    parties = {party: len(own) for party, own in data.scripts.items()}
+    for party, own in data.scripts.items():
         certificates.write_private(folder / f"{party}.secret", make_secret())
         for number, script in enumerate(own):
             with duckdb.connect(folder / f"{party}{number}.duckdb") as con:
@@ -199,7 +228,7 @@ def serve(folder: Path, location: str, party: str, number: int) -> None:
 def lines_of(place: str, apart: list[Measured], shared: list[Measured]) -> list[list[str]]:
     """Return the rows of the table: each statement, then their sum, beside one TRAIN."""
     lines, whole = [], []
-    for name in (CREATE, *STUDY, "all"):
+    for name in (CREATE, *apart[0], "all"):
         cells: list[float] = []
         for runs in (apart, shared):
             costs = [run.get(name, (0.0, 0.0, 0.0)) for run in runs]
@@ -272,6 +301,8 @@ def approvals(rule: str, *, described: bool, named: bool) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--ten", action="store_true", help="ten of the statements")
+    parser.add_argument("--rows", type=int, help="facts of a star, in place of the demo's tables")
     parser.add_argument("--tls", action="store_true", help="also over Flight with TLS")
     parser.add_argument("--approvals", action="store_true", help="count approvals alone")
     parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
@@ -289,16 +320,16 @@ def main() -> None:
         head = ["approval", "each joins", "over CREATE JOIN", "each joins, CREATE STUDY", "both"]
         print("\n".join(table(head, counts)))
         return
-    lines = []
+    lines, data = [], data_of(given.rows, ten=given.ten)
     with TemporaryDirectory() as name:
-        federations = {"one process": here()} | (
-            {"TLS": elsewhere(Path(name))} if given.tls else {}
+        federations = {"one process": here(data)} | (
+            {"TLS": elsewhere(Path(name), data)} if given.tls else {}
         )
         for place, opening in federations.items():
             with opening as fed:
-                measured(fed, named=False)
+                measured(fed, data, named=False)
                 turns = [
-                    (measured(fed, named=False), measured(fed, named=True))
+                    (measured(fed, data, named=False), measured(fed, data, named=True))
                     for _ in range(given.turns)
                 ]
             lines += lines_of(place, *(list(runs) for runs in zip(*turns, strict=True)))
