@@ -315,7 +315,8 @@ class _OverGroups:
         if isinstance(node, exp.Literal) and node.is_int:
             place = int(node.this) - 1
             if not 0 <= place < len(outputs):
-                raise self._error(f"GROUP BY {node.this}: there is no such column", node)
+                message = f"GROUP BY {node.this}: there is no such column"
+                raise self._error(message, node, f"the SELECT has {len(outputs)}")
             output: exp.Expr = outputs[place].unalias()
             return output
         chain = chain_of(node)

@@ -32,7 +32,7 @@ from sqlfl.planner.query.relations import (
     substitute,
 )
 from sqlfl.planner.query.scalars import SCALAR, UNBOUND, Asker
-from sqlfl.planner.query.ucq import ARRAY
+from sqlfl.planner.query.ucq import ARRAY, as_written
 
 
 def unify_branches(draft: Draft) -> Draft:
@@ -126,6 +126,7 @@ def _conflict(
     span: Span | None,
     branch_types: tuple[str, ...],
 ) -> PlanError:
+    name = _written(relation, name)
     left, right = types.first_conflict(branch_types)
     places = [relation.branches[i].client for i in (left, right)]
     wanted = next((t for t in branch_types if not types.is_text(t)), "VARCHAR")
@@ -139,6 +140,17 @@ def _conflict(
         span,
         hint,
     )
+
+
+def _written(relation: DraftRelation, name: str) -> str:
+    """Return a column's name; of one that the planner named, the query's own text."""
+    for source in relation.branches[0].sources if name.startswith(RESERVED) else ():
+        select = source.item.this
+        made = [p for p in getattr(select, "expressions", ()) if p.alias == name]
+        if isinstance(select, exp.Select) and made:
+            value = as_written(made[0].unalias(), select)
+            return value.name if isinstance(value, exp.Column) else to_sql(value)
+    return name
 
 
 def _unified_relation(

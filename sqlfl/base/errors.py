@@ -181,5 +181,6 @@ class InternalError(Error):
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that `name` most likely means, ignoring case; None without one."""
     folded = {item.lower(): item for item in known}
-    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    cutoff = 0.5 if len(name) == 2 else 0.6  # of l3, l2 is a near name
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
     return folded[close[0]] if close else None

@@ -7,7 +7,7 @@ the fields of the dataclass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar, overload
 
@@ -17,6 +17,8 @@ from sqlfl.options.types import OptionType, meant, shown
 
 T = TypeVar("T")
 _ENTRY, _SECTION = "sqlfl_option", "sqlfl_section"
+_MAX_LISTED = 12
+"""Options that a hint names; more are on a page."""
 AUTO = "auto"
 """The value of an option that depends on the query's columns and is settled later."""
 DEPENDS: Any = MISSING
@@ -358,11 +360,20 @@ class OptionTable:
         entry = self.entries.get(option.name)
         if entry is None:
             hint = self.elsewhere.get(option.name) or meant(option.name, self.entries)
-            hint = hint or f"the options are {', '.join(self.entries)}"
+            hint = hint or options_hint(self.clause, self.entries)
             raise error(
                 f"there is no {self.clause} {option.name}", option, sql, hint=hint, name=True
             )
         return entry
+
+
+def options_hint(clause: str, names: Collection[str]) -> str:
+    """Return the hint that lists the options of a clause; of many, the page that does."""
+    if len(names) <= _MAX_LISTED:
+        return f"the options are {', '.join(names)}"
+    if clause == "rule":
+        return "sqlfl docs owner lists every rule"
+    return f"sqlfl docs options lists every {clause}, and HELP with its name says what it must be"
 
 
 def error(

@@ -227,6 +227,25 @@ def test_attributes_of_models_of_other_libraries() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("l3", "did you mean l2?"),
+        (
+            "zzz",
+            "sqlfl docs options lists every option, and HELP with its name says what it must be",
+        ),
+    ],
+)
+def test_an_unknown_option_is_a_near_one_or_on_a_page(name: str, hint: str) -> None:
+    with in_memory() as con, sqlfl.connect(progress=False) as fed:
+        con.execute("CREATE TABLE t AS SELECT i AS x, 2.0 * i AS y FROM range(9) r(i)")
+        fed.attach("a", con)
+        with pytest.raises(sqlfl.OptionError) as caught:
+            fed.table("a.t").train("m", "linear_regression", "y", **{name: 1})
+        assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
     ("options", "hint"),
     [
         ({"alpha": 0.05}, "confidence, which is 1 - alpha"),

@@ -147,6 +147,23 @@ def test_a_value_over_several_databases_is_of_a_row_of_one_of_them(
         fed.sql(train_sql("m", "linear_regression", "label", query))
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        "v.label, {} AS beds FROM clinic.visits v",
+        "v.label, v.days FROM clinic.visits v WHERE {} > 2",
+    ],
+)
+def test_a_value_of_unlike_types_is_called_as_it_is_written(use: str, database: Open) -> None:
+    parties, _ = parties_of(database, 2)
+    parties["town"][1].execute("ALTER TABLE wards ALTER beds TYPE VARCHAR")
+    query = f"SELECT {use.format(BEDS)}"
+    with tapped(parties) as (fed, _), pytest.raises(sqlfl.PlanError) as caught:
+        fed.sql(train_sql("m", "linear_regression", "label", query))
+    assert caught.value.message.startswith("column beds of w is ")
+    assert "beds::" in str(caught.value.hint)
+
+
 def test_groups_over_several_databases_name_columns_by_one_order(database: Open) -> None:
     """A database whose columns stand in another order would group by another column."""
     parties, _ = parties_of(database, 2)
