@@ -61,8 +61,7 @@ same rows are joined by it.
 def world(
     secret: str | None = None, column: str = "", row: int = 17
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    with in_memory() as con:
-        con.execute("SET threads = 1")  # several decide which rows LIMIT takes of EXCEPT
+    with in_memory(threads=1) as con:  # several decide which rows LIMIT takes of EXCEPT
         con.execute(MADE)
         if secret is not None:
             for table in ("patients", "visits") if column in ("pid", "ssn") else ("patients",):
