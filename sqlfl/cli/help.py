@@ -1,5 +1,5 @@
-"""HELP: the syntax of a statement, and the values of an option. Also the documentation, the
-examples and the demo of the package."""
+"""HELP: the syntax of a statement, the values of an option, and the options of an algorithm. Also
+the documentation, the examples and the demo of the package."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import click
 
 import sqlfl
 from sqlfl.base.errors import Error, nearest
+from sqlfl.contract.methods import methods
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.entries import Entry
 from sqlfl.options.resolve import privacy_options
-from sqlfl.options.training import with_options
+from sqlfl.options.training import option_lines, with_options
 from sqlfl.options.tuning import TUNING
 
 # -- pages and examples ----------------------------------------------------------------------------
@@ -122,15 +123,18 @@ def demo(keep: Path | None) -> None:
 
 WORD = re.compile(r"\s*HELP\b\s*(?P<of>[^;]*?)\s*;?\s*", re.IGNORECASE)
 """HELP as a statement, which no coordinator is asked for."""
-MORE = "sqlfl docs statements has examples; HELP epochs, or any other option, says what it must be"
+MORE = (
+    "sqlfl docs statements has examples; HELP epochs, or any other option, says what it must be; "
+    "HELP admm, or any other algorithm, lists its options"
+)
 _PAGES = {"TUNE": "tune", "CHECK": "check", "EXPORT": "export", "IMPORT": "export"}
 """Statements with a page of their own in the documentation."""
 _OF_KINDS = ("TRAIN", "TUNE", "CHECK")
 
 
 def help_on(text: str) -> str:
-    """Return the forms that begin with this word, or the option of that name; without a word, all
-    statements.
+    """Return the forms that begin with this word, or the option or algorithm of that name; without
+    a word, all statements.
 
     Raise Error for an unknown word.
 
@@ -139,7 +143,7 @@ def help_on(text: str) -> str:
     DROP STUDY [IF EXISTS] name
     DROP MODEL [IF EXISTS] name
     <BLANKLINE>
-    sqlfl docs statements has examples; HELP epochs, or any other option, says what it must be
+    sqlfl docs statements has examples; HELP epochs, ...
     """
     forms = _forms()
     words = text.split()
@@ -154,10 +158,13 @@ def help_on(text: str) -> str:
         return "\n".join([*matching, *kinds, "", footer])
     if word.lower() in entries:
         return _option(entries[word.lower()])
-    names = [*dict.fromkeys(w for form in forms for w in sorted(_leading(form))), *entries]
+    if word.lower() in methods():
+        return _algorithm(word.lower())
+    statements = dict.fromkeys(w for form in forms for w in sorted(_leading(form)))
+    names = [*statements, *entries, *methods()]
     close = nearest(words[0], names)
     raise Error(
-        f"there is no statement and no option {words[0]:.40}",
+        f"there is no statement, option or algorithm {words[0]:.40}",
         hint=f"did you mean {close}?" if close else "HELP alone lists the statements",
     )
 
@@ -183,3 +190,17 @@ def _options() -> dict[str, Entry]:
 
 def _option(entry: Entry) -> str:
     return f"{entry.name}: {entry.type.text}\ndefault: {entry.usually}\n{entry.doc}"
+
+
+def _algorithm(name: str) -> str:
+    """Return the algorithm's own options in full, and the names of the others."""
+    lines = option_lines().values()
+    own_lines = [line for line in lines if line.methods is not None and name in line.methods]
+    shared = [line.entry.name for line in lines if line.methods is None]
+    return "\n".join(
+        [
+            f"WITH (algorithm = '{name}')",
+            *(f"\n{_option(line.entry)}" for line in own_lines),
+            f"\noptions of all algorithms: {', '.join(shared)}",
+        ]
+    )

@@ -34,7 +34,8 @@ TAB completes; the arrow keys go through what was entered before.
 Ctrl-C ends a training at the end of its round, and the model is kept; twice, at once. At the
 prompt it drops what is written.
 \\d  the tables; \\d party.table: its columns; \\dm: the models
-\\h  all statements; \\h TRAIN, as HELP TRAIN: how one is written; \\h epochs: an option
+\\h  all statements; \\h TRAIN, as HELP TRAIN: how one is written; \\h epochs: an option;
+    \\h admm: an algorithm's options
 \\i file.sql  runs the statements of a file
 \\set name value  gives $name in statements from now on; \\set: all that are given
 \\?  this help          \\q  leave, as does Ctrl-D"""

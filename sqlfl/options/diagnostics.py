@@ -77,8 +77,8 @@ class Cells(Quality):
     min_cell: int = option(
         integer(1),
         1,
-        "minimum number of rows of each reported group; thresholds and bins are merged until they "
-        "have it, and smaller cells of a matrix are NULL",
+        "minimum rows of each reported group; thresholds and bins are merged until they have "
+        "it, and smaller cells of a matrix are NULL",
     )
 
 
@@ -97,7 +97,7 @@ class Roc(Cells):
     points: int = option(
         integer(2),
         1000,
-        "maximum number of thresholds of a curve; a longer curve is thinned evenly over the rows",
+        "maximum thresholds of a curve; a longer curve is thinned evenly over the rows",
     )
 
 
@@ -110,7 +110,7 @@ class Confusion(Cells):
 
 @dataclass(frozen=True, kw_only=True)
 class Binned(Cells):
-    bins: int = option(integer(1), 10, "maximum number of bins of the predictions")
+    bins: int = option(integer(1), 10, "maximum bins of the predictions")
     strategy: str = option(
         choice("quantile", "uniform"),
         "quantile",
@@ -170,7 +170,7 @@ class Inference(Diagnostic):
     cluster: str | None = option(
         ALIAS,
         None,
-        "table whose rows are independent, and joined rows of one of its rows are not",
+        "table with independent rows; joined rows of one of them are dependent",
     )
     firth: bool = option(
         BOOLEAN,
@@ -184,12 +184,12 @@ class Inference(Diagnostic):
         default_text="the most frequent in training",
     )
     confidence: float = option(
-        CONFIDENCE, 0.95, "share of intervals that are to contain the true coefficient"
+        CONFIDENCE, 0.95, "share of intervals that should contain the true coefficient"
     )
     quasi: bool = option(
         BOOLEAN,
         False,
-        "the variance of logistic and poisson models is times the estimated dispersion",
+        "multiply the variance of logistic and poisson models by the dispersion",
     )
 
     def fault(self, kind: str) -> tuple[str, str, str] | None:
@@ -224,8 +224,8 @@ class Importance(Diagnostic):
     seed: int | None = option(
         integer(0),
         None,
-        "makes permutations repeatable for the same rows, and known to the coordinator",
-        default_text="drawn by each party, and secret",
+        "makes permutations repeatable, and known to the coordinator",
+        default_text="secret, drawn by each party",
     )
     metric: str = option(
         choice("loss", *_SHARES, *_DISTANCES),
@@ -273,9 +273,7 @@ class SkewOptions(Diagnostic):
     of = ANY
     words = "how features differ from their values in the training rows"
     threshold: float = option(number(0), 0.3, "`distance` above which a feature has `drifted`")
-    min_cell: int = option(
-        integer(1), 5, "minimum number of active rows of a mean, a bin and a category"
-    )
+    min_cell: int = option(integer(1), 5, "minimum active rows of a mean, a bin and a category")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +286,7 @@ class Check(Diagnostic):
     min_cell: int = option(
         integer(1),
         5,
-        "minimum number of rows behind a mean, and at or beyond each end of a range",
+        "minimum rows behind a mean, and at or beyond each end of a range",
     )
     explains: bool = option(
         BOOLEAN,
@@ -388,13 +386,17 @@ def looks_markdown(looks: Iterable[type[Diagnostic]] = tuple(ALL.values())) -> s
         for entry in entries_of(look):
             entries[entry.name] = entry
             having.setdefault(entry.name, []).append(look.word.upper())
-    return markdown(
-        ("option", "must be", "default", "of", "meaning"),
+    shared = len(set(map(tuple, having.values()))) == 1
+    heads = ("option", "must be", "default", *(() if shared else ("of",)), "meaning")
+    rows = (
         (
-            (name, entry.type.text, entry.usually, ", ".join(having[name]), entry.doc)
-            for name, entry in entries.items()
-        ),
+            *(name, entry.type.cell, entry.usually),
+            *(() if shared else (", ".join(having[name]),)),
+            entry.doc,
+        )
+        for name, entry in entries.items()
     )
+    return markdown(heads, rows)
 
 
 FORMATS = ("safetensors", "onnx", "sql")

@@ -46,7 +46,7 @@ def listed_names(
         wrong = [v for v in given if v not in choices()] if isinstance(given, tuple) else []
         return meant(wrong[0], choices()) if wrong else None
 
-    return OptionType(f"a list of names of {things}", read, advise, list)
+    return OptionType(f"a list of names of {things}", read, advise, list, "list of names")
 
 
 def _read_schema(value: object) -> str | None:
@@ -115,36 +115,36 @@ class TrainingPolicy:
     min_rows: int = option(
         integer(1),
         5,
-        "minimum number of rows of the table in a query, before and after the join",
+        "minimum rows of the table in a query, before and after the join",
     )
     min_cell: int = option(
         integer(1),
         3,
-        "minimum number of joined rows for each class, each category and each of two values of a "
-        "feature, and minimum number of rows on which a computed feature depends",
+        "minimum joined rows of each class, each category and each of two values of a feature; "
+        "minimum rows on which a computed feature depends",
     )
     min_difference: int | None = option(
         integer(2),
         None,
-        "minimum number of rows by which two row sets of the analyst's runs, or sums and "
-        "differences of them, differ, where they differ",
-        default_text="no such rule",
+        "minimum rows by which row sets of the analyst's runs, or their sums and differences, "
+        "differ, if they differ",
+        default_text="none",
     )
     max_categories: int = option(
         integer(1),
         40,
-        "maximum number of distinct values of a feature that is encoded by categories",
+        "maximum distinct values of a feature that is encoded by categories",
     )
     max_parameter_ratio: float | None = option(
         number(0, above=True),
         None,
-        "maximum number of encoded columns of the table's features for each joined row",
+        "maximum encoded columns of the table's features for each joined row",
         default_text="no limit",
     )
     max_fan_out: int | None = option(
         integer(1),
         None,
-        "maximum number of joined rows of one row of the table, as the coordinator reports it",
+        "maximum joined rows of one row, as the coordinator reports it",
         default_text="no limit",
     )
     algorithms: tuple[str, ...] | None = option(
@@ -162,17 +162,16 @@ class TrainingPolicy:
     approval: str = option(
         choice(ALWAYS, FIRST_TIME, NEVER),
         NEVER,
-        "runs that wait for APPROVE REQUEST: all, those that differ from approved ones, or none",
+        "which runs wait for APPROVE REQUEST: all, those unlike approved ones, or none",
     )
     runs_per_day: int | None = option(
         integer(1),
         None,
-        "maximum number of the analyst's runs within any 24 hours, over tables under policies with "
-        "this rule",
+        "maximum runs of the analyst in any 24 hours, over tables under policies with this rule",
         default_text="no limit",
     )
     hours: str | None = option(
-        OptionType("the hours of a day, as '08:00-18:00'", _read_hours),
+        OptionType("the hours of a day, as '08:00-18:00'", _read_hours, brief="'08:00-18:00'"),
         None,
         "when runs may begin, by the clock of the party's machine",
         default_text="any",
@@ -180,30 +179,30 @@ class TrainingPolicy:
     epsilon: float | None = option(
         number(0, above=True),
         None,
-        "budget: maximum ε of all runs of one analyst together, for each row of the table",
+        "budget: maximum ε of one analyst's runs together, for each row",
         default_text="no account",
     )
     epsilon_total: float | None = option(
         number(0, above=True),
         None,
-        "budget: maximum ε of the runs of all analysts together, for each row of the table",
+        "budget: maximum ε of all analysts' runs together, for each row",
         default_text="no account",
     )
     delta: float = option(
-        OptionType("a number greater than 0 and less than 1", _read_share),
+        OptionType("a number greater than 0 and less than 1", _read_share, brief="number > 0, < 1"),
         DELTA,
         "the δ of epsilon, epsilon_total and max_epsilon",
     )
     per: float | None = option(
         LENGTH,
         None,
-        "the length of any window in which epsilon and epsilon_total hold",
+        "length of any window in which epsilon and epsilon_total hold",
         default_text="for ever",
     )
     rounds: int = option(
         integer(1),
         10_000,
-        "maximum number of training and scoring requests for a table in one run",
+        "maximum training and scoring requests for a table in one run",
     )
     seconds: float = option(
         number(0, above=True),
@@ -219,20 +218,20 @@ class TrainingPolicy:
     open_runs: int = option(
         integer(1),
         8,
-        "maximum number of the analyst's open runs in one federation",
+        "maximum open runs of the analyst in one federation",
     )
     join_time: float | None = option(
         LENGTH,
         None,
-        "how long a join that lasts (CREATE JOIN) may keep rows, their numbers and hashed keys",
+        "how long CREATE JOIN may keep rows, their numbers and hashed keys",
         default_text="none may last",
     )
     memory: int | None = option(
-        OptionType(SIZE.text, _read_bytes, SIZE.advise, written_size),
+        OptionType(SIZE.text, _read_bytes, SIZE.advise, written_size, SIZE.brief),
         None,
-        "memory for the training of a table, beside the database's own; also the memory_limit of a "
+        "memory for the training of a table, beside the database's own; also memory_limit of a "
         "database that sqlfl opens by its path",
-        default_text="memory_limit of the database",
+        default_text="the database's memory_limit",
     )
     threads: int | None = option(
         integer(1),
@@ -241,9 +240,14 @@ class TrainingPolicy:
         default_text="DuckDB's default",
     )
     folders: tuple[str, ...] | None = option(
-        OptionType("a list of absolute paths of folders", _read_folders, written=list),
+        OptionType(
+            "a list of absolute paths of folders",
+            _read_folders,
+            written=list,
+            brief="list of paths",
+        ),
         None,
-        "folders whose files views may read, in a database that sqlfl opens by its path",
+        "folders that views may read, in a database that sqlfl opens by its path",
         default_text="none",
     )
     labels: str = option(
@@ -270,16 +274,13 @@ class TrainingPolicy:
         choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
         EXACT,
         "how other results about features may leave: INFERENCE, SKEW, CHECK, strengths and pairs "
-        "of TRANSFORM (auto), statistics and products of columns of a table in several databases",
+        "of TRANSFORM (auto); of a table in several databases statistics and products too",
     )
-    identifiers: str = option(
-        choice(EXACT, NEVER), EXACT, "whether columns of ID may leave, as they are"
-    )
+    identifiers: str = option(choice(EXACT, NEVER), EXACT, "whether columns of ID may leave")
     weights: str = option(
         choice(EXACT, NEVER),
         EXACT,
-        "whether weights of the party's blocks may leave, with the mean and scale of each column, "
-        "whatever moments says: WEIGHTS, CURVES and INFERENCE OF MODEL, EXPORT",
+        "whether the party's weights may leave: WEIGHTS, CURVES, INFERENCE, EXPORT",
     )
     metrics: str = option(
         choice(EXACT, NEVER, instead=_METRICS),
@@ -289,14 +290,16 @@ class TrainingPolicy:
     conditions: str | None = option(
         choice(EXACT, NEVER),
         None,
-        "whether values of columns granted for FILTER may decide which rows the query has",
-        default_text="'never'; 'exact' if all modes above are 'exact'",
+        "whether columns granted for FILTER may decide which rows the query has",
+        default_text="'exact' if all modes above are, else 'never'",
     )
     into: str | None = option(
-        OptionType("the name of a schema of the database, other than sqlfl", _read_schema),
+        OptionType(
+            "the name of a schema of the database, other than sqlfl", _read_schema, brief="a schema"
+        ),
         None,
-        "schema that PREDICT ... INTO may write to, and whose tables OR REPLACE may replace; every "
-        "party that takes part needs this rule",
+        "schema whose tables PREDICT ... INTO may make and replace; every party that takes part "
+        "needs this rule",
         default_text="none",
     )
 
@@ -437,5 +440,5 @@ def policies_markdown() -> str:
     """The rules as Markdown, for the documentation."""
     return markdown(
         ("rule", "must be", "default", "meaning"),
-        ((e.name, e.type.text, e.usually, e.doc) for e in TABLE.entries.values()),
+        ((e.name, e.type.cell, e.usually, e.doc) for e in TABLE.entries.values()),
     )

@@ -117,7 +117,11 @@ def _advise_bounds(value: object) -> str:
     return (_advise_classes(value) if len(value) > 1 else None) or usual
 
 
-SHARE = OptionType("a number greater than 0 and less than 1", lambda v: FRACTION.read(v) or None)
+SHARE = OptionType(
+    "a number greater than 0 and less than 1",
+    lambda v: FRACTION.read(v) or None,
+    brief="number > 0, < 1",
+)
 EPSILON = number(0, above=True, most=1e6)
 LABEL_EPSILON = number(1e-6, most=1e9)
 MULTIPLIER = number(1e-9, most=1e9)
@@ -125,18 +129,23 @@ CLIP = number(1e-9, most=1e9)
 BINS = integer(1, MAX_BINS)
 THETA = number(1e-6, most=MAX_THETA)
 RANGE = OptionType(
-    "a list of the least and the largest value, such as [0, 100]", _read_range, _advise_range
+    "a list of the least and the largest value, such as [0, 100]",
+    _read_range,
+    _advise_range,
+    brief="least and largest value: [0, 100]",
 )
 CLASSES = OptionType(
     "a list of different classes, such as ['no', 'yes']",
     lambda value: _read_texts(value, 2),
     _advise_classes,
+    brief="list: ['no', 'yes']",
 )
 FEATURE_BOUNDS = OptionType(
     "bounds of columns: the least and the largest value, or all categories, such as "
     "{'age': [0, 120], 'sex': ['f', 'm']}",
     _read_feature_bounds,
     _advise_feature_bounds,
+    brief="ranges or lists: {'age': [0, 120], 'sex': ['f', 'm']}",
 )
 
 
@@ -205,67 +214,63 @@ class Privacy:
         "public range of a numeric target: labels are clipped to it",
         default_text="needed for numbers", needs=_OF_LABELS)
     label_classes: tuple[str, ...] | None = option(CLASSES, None,
-        "public list of all classes of the labels, as text and in the model's order; another label "
-        "gives any of these, all alike",
+        "public list of all classes, as text and in the model's order; another label ends the run",
         default_text="false and true for a BOOLEAN; else needed for classes", needs=_OF_LABELS)
     epsilon: float | None = option(EPSILON, None,
         "ε of the features of one row of a table; excludes noise_multiplier",
         default_text="features are not protected")
     noise_multiplier: float | None = option(MULTIPLIER, None,
-        "z: the noise of a sum of gradients has the standard deviation z · clip; ε follows from it",
+        "z: noise of a sum of gradients has standard deviation z · clip; ε follows from it",
         default_text="from epsilon")
     """With protected gradients, exactly one of `epsilon` and `noise_multiplier` is given."""
     delta: float = option(SHARE, 1e-6,
         "δ of the features; must be less than 1 / the rows of each table", needs=_OF_FEATURES)
     clip: float | None = option(CLIP, None,
-        "C: bound to which the norm of a table row's gradient is clipped in each step, summed over "
-        "the row's joined rows",
-        default_text="the mean number of joined rows per row of the table, times the "
-        "standard deviation of numeric labels", needs=_OF_GRADIENTS)
+        "C: bound on the norm of a table row's gradient in each step, summed over its joined rows",
+        default_text="the mean fan-out, times the standard deviation of numeric labels",
+        needs=_OF_GRADIENTS)
     predictions: str = option(
         choice("exact", "gaussian", "binomial", "sketch", "moments",
                spellings={FORMER_EXACT: EXACT}), EXACT,
-        "'gaussian': each row's predictions are clipped and noised in every round, so that ε holds "
-        "against the coordinator and the other parties; 'exact': they are sent without noise, and "
-        "ε holds only for the parameters, against the model's users; 'binomial': the coordinator "
-        "receives only sums of draws over all table positions; 'sketch': clients send noised "
-        "choices and sketches of columns; 'moments': moments of their tables, noised once, and "
-        "with rounds = 2 one table's noised fits",
-        default_text="'moments' with algorithm 'moments'; 'gaussian' with 'sgd' and 'admm'; "
-        "'binomial' with 'pbm'; 'sketch' with 'frank_wolfe'",
+        "what clients send for predictions. 'gaussian': clipped and noised predictions of each row "
+        "in every round; 'exact': predictions without noise, so that ε holds only against the "
+        "model's users; 'binomial': draws, summed over all tables; 'sketch': noised choices and "
+        "sketches of columns; 'moments': noised moments of their tables, and with rounds = 2 one "
+        "table's noised fits",
+        default_text="by algorithm: 'moments' (moments), 'gaussian' (sgd, admm), 'binomial' (pbm), "
+        "'sketch' (frank_wolfe)",
         chosen=_predictions, needs=_OF_FEATURES)
     prediction_clip: float | None = option(CLIP, None,
-        "B: bound to which the norm of a row's prediction is clipped",
+        "B: bound on the norm of a row's prediction",
         default_text=f"{PREDICTION_CLIP:g}; for regressions {DEVIATIONS:g} standard deviations of "
         "the labels",
         chosen=_prediction_clip, needs=_NOISED)
     """None: DEVIATIONS times the standard deviation of numeric labels."""
     prediction_share: float = option(SHARE, 0.5,
-        "share of the rounds' budget for predictions (of 'sketch' for sketches), measured by sums "
-        "of squares of sensitivity over noise; gradients (choices) take the rest", needs=_SHARED)
+        "share of the rounds' budget μ² for predictions (of 'sketch' for sketches); gradients "
+        "(choices) take the rest", needs=_SHARED)
     bins: int | None = option(BINS, None,
-        "b: number of coins in the draw that a client sends for each number of an embedding",
+        "b: coins in the draw that a client sends for each number of an embedding",
         default_text="from epsilon", needs=_DRAWN)
     theta: float | None = option(THETA, None,
-        "θ: each coin for a number h of an embedding, from -1 to 1, is 1 with probability ½ + θ h; "
-        "bins and theta without epsilon and noise_multiplier leave gradients exact",
+        "θ: each coin for a number h from -1 to 1 is 1 with probability ½ + θ h. Without epsilon "
+        "and noise_multiplier gradients stay exact",
         default_text="from epsilon", needs=_DRAWN)
     honest_parties: int | None = option(integer(1), None,
-        "number of parties that keep their draws secret, the row's own included. All others may "
-        "collude with the coordinator. With the number of all parties, ε holds against the "
-        "coordinator alone",
+        "parties that keep their draws secret, the row's own included. All others may collude with "
+        "the coordinator. With the number of all parties, ε holds against the coordinator alone",
         default_text="all but one other", needs=_DRAWN)
     mechanism: str = option(choice(GUMBEL, LAPLACE_MAX), GUMBEL,
-        "distribution of the noise on the scores when a column is chosen", needs=_CHOSEN)
+        "noise on the scores when a column is chosen", needs=_CHOSEN)
     feature_bound: float | None = option(CLIP, None,
-        "B: encoded values of numbers are clipped to the range from -B to B",
+        "B: encoded numbers are clipped to [-B, B]",
         default_text="1 with statistics = 'bounds', which scale values to [-1, 1]; else 3",
         needs=_BOUNDED)
     label_bound: float | None = option(CLIP, None,
-        "Y: bound of a label's distance from the mean of labels; residuals are clipped to "
-        "radius · B + Y", default_text="the largest such distance", needs=_CHOSEN)
+        "Y: bound of a label's distance from the mean; residuals are clipped to radius · B + Y",
+        default_text="the largest such distance", needs=_CHOSEN)
     statistics: str = option(choice("none", "bounds", "noised"), "none",
-        "source of scales and categories of features: public bounds, noised sums and counts, or "
+        "source of features' scales and categories: public bounds, noised sums and counts, or "
         "('none') exact statistics, which are not protected",
         default_text="'bounds' if all features have bounds, 'noised' if only categories have "
         "none", chosen=_statistics, needs=_OF_FEATURES)
@@ -279,8 +284,8 @@ class Privacy:
         needs=_OF_FEATURES)
     """Names are folded to lower case."""
     max_fan_out: int | None = option(integer(1), None,
-        "maximum number of joined rows of a table's row; further ones are dropped at random, and "
-        "counted", default_text="no limit", needs=_OF_FEATURES)
+        "maximum joined rows of a table's row; others are dropped at random, and counted",
+        default_text="no limit", needs=_OF_FEATURES)
     # fmt: on
 
     @property
@@ -361,7 +366,7 @@ def privacy_markdown() -> str:
     return markdown(
         ("PRIVACY option", "must be", "default", "applies with", "meaning"),
         (
-            (entry.name, entry.type.text, entry.usually, _with(entry.needs), entry.doc)
+            (entry.name, entry.type.cell, entry.usually, _with(entry.needs), entry.doc)
             for entry in PRIVACY.entries.values()
         ),
     )

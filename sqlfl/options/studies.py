@@ -41,8 +41,7 @@ class StudyOptions:
     statements: tuple[str, ...] = option(
         listed_names("statements", lambda: STATEMENTS),
         (TRAIN, EVALUATE),
-        "kinds of statement; 'evaluate' stands for METRICS, ROC, CONFUSION, CALIBRATION and "
-        "RESIDUALS too",
+        "kinds of statement; 'evaluate' includes METRICS, ROC, CONFUSION, CALIBRATION, RESIDUALS",
         default_text="['train', 'evaluate']",
     )
     kinds: tuple[str, ...] | None = option(
@@ -73,14 +72,14 @@ class StudyOptions:
     rounds: int | None = option(
         integer(1),
         None,
-        "maximum number of rounds of one run",
+        "maximum rounds of one run",
         default_text="those of the owners' policies",
     )
     runs: int = option(
-        integer(1), 0, "maximum number of runs, all statements together", default_text="required"
+        integer(1), 0, "maximum runs, of all statements together", default_text="required"
     )
     until: dt.datetime | None = option(
-        OptionType("a day or a time, as '2030-06-30'", _read),
+        OptionType("a day or a time, as '2030-06-30'", _read, brief="'2030-06-30'"),
         None,
         "when the study ends; a day is included",
         default_text="required",
@@ -119,5 +118,5 @@ def studies_markdown() -> str:
     """The limits as Markdown, for the documentation."""
     return markdown(
         ("limit", "must be", "default", "meaning"),
-        ((e.name, e.type.text, e.usually, e.doc) for e in TABLE.entries.values()),
+        ((e.name, e.type.cell, e.usually, e.doc) for e in TABLE.entries.values()),
     )

@@ -53,8 +53,8 @@ from sqlfl.transport.network import Network
 
 EXACT, CONSENSUS, SECURE = "exact", "consensus", "secure"
 SECRET = (
-    "how the results of one slot's clients are summed: with 'secure' the coordinator receives only "
-    "the sums of gradients, second moments and statistics, no client's own"
+    "how results of one table's databases are summed: with 'secure' the coordinator receives only "
+    "sums of gradients, second moments and statistics"
 )
 UNION: OptionType[str] = choice(EXACT, CONSENSUS, SECURE)
 
@@ -74,8 +74,8 @@ ALL = 0.0
 """The value that means waiting for all clients. It is a number because requests carry it as JSON.
 """
 WORDS = (
-    "how long a step waits for parties, and at least for one; it then uses the latest predictions "
-    "of the late ones"
+    "time that a step waits for parties, for one in any case. It then uses late parties' latest "
+    "predictions"
 )
 EXCLUDED = {
     "patience": "a party that was late no longer has the parameters of the best epoch",
@@ -148,8 +148,8 @@ class TowerOptions:
         "number of outputs of each tower; only with head = 'linear'", kinds=NEURAL,
         needs=Needs(("head",), ("linear",)))
     device: str = option(choice("auto", "cpu", "cuda"), "auto",
-        "where towers are trained: 'auto' is CUDA at clients that have it, but for small towers; "
-        "float32 on CUDA and float64 on CPUs", kinds=NEURAL)
+        "where towers are trained: 'auto' is CUDA at clients that have it, except for small "
+        "towers; float32 on CUDA, float64 on CPUs", kinds=NEURAL)
     # fmt: on
 
     @property
@@ -203,26 +203,26 @@ class TrainingOptions:
     """The model's kind; it decides which options apply."""
     # fmt: off
     engine: str = option(choice("auto", "sql", "arrays"), "auto",
-        "how parties compute local updates: by queries in the database, or with arrays beside it")
+        "where parties compute local updates: by queries in the database, or on arrays beside it")
     memory_limit: str | None = option(SIZE, None,
-        "memory at the coordinator; beyond it, joined rows are kept on disk or refused. The arrays "
-        "of an engine must fit in half of it",
-        default_text="four fifths of the machine's memory; 4 GiB for the arrays")
+        "memory at the coordinator; beyond it, joined rows go to disk or are refused. A party's "
+        "arrays must fit in half of it",
+        default_text="4/5 of the machine's memory; 4 GiB for arrays")
     max_joined_rows: int = option(integer(1, MAX_JOINED_ROWS), 100_000_000,
-        "maximum number of joined rows")
+        "maximum joined rows")
     algorithm: str = option(_METHOD, DEPENDS,
-        "training method: lbfgs is for linear models only, frank_wolfe for lasso, and moments for "
-        "linear, logistic and softmax regression with PRIVACY (epsilon)",
+        "training method: lbfgs for linear models, frank_wolfe for lasso, moments for linear, "
+        "logistic and softmax regression with PRIVACY (epsilon)",
         chosen=lambda setting: _algorithm(setting),
-        default_text="'lbfgs'; 'sgd' for mlp_*; 'frank_wolfe' for lasso; where PRIVACY protects "
-        "features 'moments' or 'sgd'")
+        default_text="'lbfgs'; 'sgd' for mlp_*; 'frank_wolfe' for lasso; with PRIVACY of features "
+        "'moments' or 'sgd'")
     epochs: int = option(integer(1), DEPENDS,
         "passes over the joined rows; iterations of lbfgs and frank_wolfe", chosen=_epochs)
     method: MethodOptions
     """The options of the algorithm."""
     l2: float = option(number(0), 1e-4,
-        "penalty: this times half the squared norm of the weights of the encoded columns; for "
-        "mlp_*, of all weights of towers and head except biases", kinds=USUAL,
+        "penalty: this times half the squared norm of the encoded columns' weights; for mlp_*, of "
+        "all weights except biases", kinds=USUAL,
         chosen=_l2, default_text="0.0001; 0 for quantile_regression")
     threshold: float | None = option(number(0, above=True), None,
         "residual, in the target's unit, at which Huber's loss turns from ½ r² to a straight line",
@@ -231,13 +231,13 @@ class TrainingOptions:
         "quantile of the target to predict: 0.5 is the median",
         kinds=("quantile_regression",))
     tolerance: float = option(number(0), DEPENDS,
-        "training ends when the objective's relative change is less than this; for frank_wolfe, "
-        "when the duality gap is less",
+        "training ends when the objective's relative change is less; for frank_wolfe, the duality "
+        "gap",
         chosen=_tolerance)
     seed: int | None = option(integer(0), None,
-        "makes runs over the same tables repeatable (to the last digit on CPUs of one kind). Rows "
-        "are numbered by it too, so the coordinator can recognise a row in the next run",
-        default_text="a new one in every run")
+        "makes runs over the same tables repeatable. The coordinator can then recognise a row in "
+        "the next run",
+        default_text="new in every run")
     network: Network | None = option(NETWORK, None,
         "network for which the history's comm_seconds are computed",
         default_text="none: comm_seconds is NULL")
@@ -249,27 +249,26 @@ class TrainingOptions:
     tower: TowerOptions | None
     """None for linear models."""
     merge_equal_rows: bool = option(BOOLEAN, True,
-        "train rows of a table with equal features as one row with their total weight. Each client "
-        "then discloses to the coordinator which of its rows are equal")
+        "train rows of a table with equal features as one row with their total weight. Clients "
+        "then disclose which of their rows are equal")
     validation_fraction: float = option(number(0, most=0.9), 0.0,
         "share of the label's rows that training leaves out for validation")
     patience: int | None = option(integer(1), None,
-        "number of epochs without a lower valid_loss after which training ends, with the model of "
-        "the best epoch. Needs validation_fraction", default_text="no early end",
+        "epochs without a lower valid_loss after which training ends, with the best epoch's model; "
+        "needs validation_fraction", default_text="no early end",
         needs=Needs(("validation_fraction",), message="option patience needs rows to validate on",
             hint="add validation_fraction = 0.2"))
     checkpoint: int | None = option(integer(1), None,
-        "number of epochs after which the model so far is saved, each time; RESUME MODEL continues "
-        "from it",
-        default_text="the model is saved at the end",
+        "the model is saved each time after so many epochs; RESUME MODEL continues from it",
+        default_text="saved at the end",
         kinds=USUAL)
     class_weight: ClassWeight | None = option(CLASS_WEIGHT, None,
-        "factor of the weights of each class's rows (1 for other classes); 'balanced' gives all "
-        "classes the same total weight", kinds=CLASSIFIERS,
+        "weight of each class's rows (1 for other classes); 'balanced' gives all classes the same "
+        "total weight", kinds=CLASSIFIERS,
         default_text="1 for all")
     warm_start: str | None = option(MODEL, None,
-        "model whose weights training starts from: of the same kind, columns and classes, and "
-        "towers of the same shape", default_text="weights of 0; for mlp_*, random weights",
+        "model whose weights training starts from, of the same kind, columns, classes and towers",
+        default_text="weights of 0; for mlp_*, random",
         kinds=USUAL)
     # fmt: on
 
@@ -415,8 +414,10 @@ def _method_lines(names: Iterable[str]) -> dict[str, OptionLine]:
 
 def _epochs_text(usual: Mapping[str, Defaults]) -> str:
     linear = _by_value({method: defaults.epochs for method, defaults in usual.items()})
-    towers = _by_value({f"{m} of mlp_*": d.tower_epochs for m, d in usual.items()})
-    return f"{linear}; {towers}"
+    towers = {f"{m} of mlp_*": d.tower_epochs for m, d in usual.items()}
+    values = {value for value in towers.values() if value is not None}
+    same = f"{next(iter(values))} for mlp_*" if len(values) == 1 else ""
+    return f"{linear}; {same or _by_value(towers)}"
 
 
 def _tolerance_text(usual: Mapping[str, Defaults]) -> str:
@@ -524,7 +525,7 @@ def options_markdown() -> str:
         (
             (
                 line.entry.name,
-                line.entry.type.text,
+                line.entry.type.cell,
                 line.entry.usually,
                 line.applies,
                 line.entry.doc,

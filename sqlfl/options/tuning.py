@@ -51,16 +51,15 @@ class TuneOptions:
     # fmt: off
     folds: int = option(integer(2, 50), 5,
         "parts into which the label's rows are divided at random, for classifiers within each "
-        "class; each candidate is trained without each part once, and measured on it",
+        "class. Each candidate is trained without each part, and measured on it",
         default_text="5; one part with validation_fraction")
     groups: str | None = option(ALIAS, None,
-        "table whose rows are divided into folds, by the coordinator, so that all joined rows of "
-        "one row are in one fold",
+        "table whose rows the coordinator divides into folds, so that all joined rows of one row "
+        "are in one fold",
         default_text="the label's table, whose owner draws the folds")
     metric: str = option(
         choice("loss", "accuracy", "auc", "log_loss", "rmse", "mae", "r2"), "loss",
-        "metric that compares candidates, on the rows that were held out; a smaller 'loss', "
-        "'log_loss', 'rmse' or 'mae' is better")
+        "metric that compares candidates, on the rows that were held out")
     search: str = option(choice("grid", "random"), "grid",
         "'grid': all combinations of the candidates; 'random': some of them")
     trials: int = option(integer(1, MAX_CANDIDATES), 20,
@@ -307,5 +306,5 @@ def tuning_markdown() -> str:
     """The table as Markdown, for the documentation."""
     return markdown(
         ("option", "must be", "default", "meaning"),
-        ((e.name, e.type.text, e.usually, e.doc) for e in TUNING.values()),
+        ((e.name, e.type.cell, e.usually, e.doc) for e in TUNING.values()),
     )

@@ -78,6 +78,13 @@ class OptionType(Generic[T_co]):
     """Return a hint for a value of the wrong type."""
     written: Callable[[Any], object] = lambda value: value
     """Return a value that `read` returned as a statement writes it, in JSON's types."""
+    brief: str = ""
+    """Shorter description for tables of options; empty where `text` is short."""
+
+    @property
+    def cell(self) -> str:
+        """The description in a table of options."""
+        return self.brief or self.text
 
 
 def number(least: float, above: bool = False, most: float = math.inf) -> OptionType[float]:
@@ -91,7 +98,10 @@ def number(least: float, above: bool = False, most: float = math.inf) -> OptionT
 
     low = "greater than 0" if above else f"from {least:g}"
     high = "" if most == math.inf else f" and at most {most:g}" if above else f" to {most:g}"
-    return OptionType(f"a number {low}{high or ('' if above else ' up')}", read)
+    text = f"a number {low}{high or ('' if above else ' up')}"
+    ends = f"{'>' if above else '≥'} {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+    ends = f"> 0, ≤ {most:g}" if above and most < math.inf else ends
+    return OptionType(text, read, brief=f"number {ends}")
 
 
 def _read_fraction(value: object) -> float | None:
@@ -110,7 +120,8 @@ def integer(least: int, most: int = MAX_INTEGER) -> OptionType[int]:
         return f"whole numbers go up to {MAX_INTEGER:.0e}" if large else None
 
     end = "up" if most == MAX_INTEGER else f"to {most}"
-    return OptionType(f"a whole number from {least} {end}", read, advise)
+    brief = f"integer ≥ {least}" if most == MAX_INTEGER else f"integer {least} to {most}"
+    return OptionType(f"a whole number from {least} {end}", read, advise, brief=brief)
 
 
 def choice(
@@ -270,27 +281,34 @@ def _read_batch(value: object) -> Batch | None:
     return None if rows is None else BatchRows(rows)
 
 
-SIZE = OptionType("a size such as '4GB' or '512MiB', or bytes", _read_size)
+SIZE = OptionType("a size such as '4GB' or '512MiB', or bytes", _read_size, brief="size: '4GB'")
 LENGTH: OptionType[float] = OptionType(
-    "a length of time, as '30 days' or '12 hours'", _read_length, written=written_length
+    "a length of time, as '30 days' or '12 hours'",
+    _read_length,
+    written=written_length,
+    brief="time: '12 hours'",
 )
 BOOLEAN = OptionType("true or false", _read_boolean)
-MODEL = OptionType("the name of a model", _read_text)
-ALIAS = OptionType("the alias of a table of the query", _read_text)
-FRACTION = OptionType("a number from 0 up and below 1", _read_fraction)
+MODEL = OptionType("the name of a model", _read_text, brief="a model")
+ALIAS = OptionType("the alias of a table of the query", _read_text, brief="alias of a table")
+FRACTION = OptionType("a number from 0 up and below 1", _read_fraction, brief="number ≥ 0, < 1")
 CONFIDENCE = OptionType(
-    "a number above 0 and below 1, such as 0.95", lambda value: _read_fraction(value) or None
+    "a number above 0 and below 1, such as 0.95",
+    lambda value: _read_fraction(value) or None,
+    brief="number > 0, < 1",
 )
 CLASS_WEIGHT: OptionType[ClassWeight] = OptionType(
     "'balanced', or a number from 0 up for each class, such as {'yes': 5, 'no': 1}",
     _read_class_weight,
     lambda value: meant(value, (BALANCED,)),
     _written_class_weight,
+    "'balanced', or numbers ≥ 0: {'yes': 5, 'no': 1}",
 )
 CATEGORIES: OptionType[Mapping[str, str]] = OptionType(
     "a category for each of some features, such as {'town': 'north'}",
     _read_texts,
     written=lambda value: None if value is None else dict(value),
+    brief="categories: {'town': 'north'}",
 )
 NETWORK = OptionType(
     ", ".join(f"'{name}'" for name in NETWORKS) + " or your own latency in seconds and bandwidth "
@@ -298,15 +316,20 @@ NETWORK = OptionType(
     _read_network,
     _advise_network,
     _written_network,
+    ", ".join(f"'{name}'" for name in NETWORKS) + " or {'latency': 0.05, 'bandwidth': 1e9}",
 )
 BATCH = OptionType(
     integer(1).text,
     _read_batch,
     integer(1).advise,
     lambda value: value.number if isinstance(value, BatchRows) else None,
+    integer(1).brief,
 )
 WIDTHS = OptionType(
-    f"a list of whole numbers from 1 to {MAX_WIDTH}, such as [16, 8]", _read_widths, _advise_widths
+    f"a list of whole numbers from 1 to {MAX_WIDTH}, such as [16, 8]",
+    _read_widths,
+    _advise_widths,
+    brief="list: [16, 8]",
 )
 
 

@@ -141,6 +141,6 @@ def test_databases_here(
     for text in (
         "bank.customers", "spent", "$city = 'a b'", "auc", "logistic_regression",
         "CHECK [USING kind]", "TUNE ...", "epochs: a whole number", "cannot read nothing.sql",
-        "a variable is set by", "there is no statement and no option nonsens",
+        "a variable is set by", "there is no statement, option or algorithm nonsens",
     ):  # fmt: skip
         assert text in said

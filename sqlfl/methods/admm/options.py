@@ -41,8 +41,7 @@ class AdmmOptions(MethodOptions):
         "weight of the penalty that ties the blocks together",
         default_text="the mean curvature of the loss")
     union: str = option(UNION, EXACT,
-        "also how the clients of one slot agree on their common block; neural models only by "
-        "'consensus'",
+        "also how a table's databases agree on their common block; for mlp_* 'consensus' only",
         chosen=lambda setting: CONSENSUS if setting.neural else EXACT,
         default_text="'exact'; 'consensus' for mlp_*")
     inner_rounds: int = option(integer(1), 10,

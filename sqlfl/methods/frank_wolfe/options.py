@@ -33,15 +33,14 @@ class FrankWolfeOptions(MethodOptions):
         "r: maximum sum of the absolute weights of the encoded columns",
         default_text="none: it must be given")
     iterations: int | None = option(integer(1), None,
-        "T: another word for epochs; each may add one column of every table position",
+        "T: another word for epochs; each may add one column of every table",
         default_text="epochs")
     sample: int | None = option(integer(1), None,
-        "number of encoded columns of each table position that an iteration considers, drawn at "
-        "random",
+        "encoded columns of each table that an iteration considers, drawn at random",
         default_text="all")
     sketch: int | None = option(integer(MIN_SKETCH, MAX_SKETCH), None,
-        "m: numbers that a party sends of a chosen column, each a sum of its values with random "
-        "signs; without it, the party sends the column's values",
+        "m: numbers that a party sends of a chosen column, each a sum of values with random signs; "
+        "without it, the column's values",
         chosen=_sketch, default_text=f"none; with PRIVACY {SKETCH}")
     step: str = option(choice(CORRECTIVE, SEARCH, FIXED), CORRECTIVE,
         "'corrective': best weights of all chosen columns; 'search': best step towards the new "

@@ -18,7 +18,9 @@ def _read_unit(value: object) -> str | None:
 
 
 _UNIT = OptionType(
-    "'table', 'rows', or an expression over columns of one table, as 't.customer_id'", _read_unit
+    "'table', 'rows', or an expression over columns of one table, as 't.customer_id'",
+    _read_unit,
+    brief="'table', 'rows', or an expression: 't.customer_id'",
 )
 
 
@@ -35,9 +37,9 @@ class LbfgsOptions(MethodOptions):
     # fmt: off
     union: str = option(UNION, EXACT, SECRET)
     unit: str = option(_UNIT, TABLE,
-        "units for which the curves of TRANSFORM (auto) should hold: 'table', new rows of each "
-        "table; 'rows', new joined rows of the existing rows; an expression, other values of it, "
-        "by which rows are then drawn for validation and folds, too")
+        "new rows for which curves of TRANSFORM (auto) should hold: 'table', of each table; "
+        "'rows', joined rows of existing rows; an expression, new values of it. Validation rows "
+        "and folds are then drawn by its values")
     # fmt: on
 
     @property

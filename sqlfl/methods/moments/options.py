@@ -29,9 +29,8 @@ class MomentsOptions(MethodOptions):
     # fmt: off
     union: str = option(UNION, EXACT, SECRET)
     rounds: int | None = option(integer(1, 2), None,
-        "1: the solution assumes that columns of different tables are uncorrelated given the "
-        "target; 2: noised fits of the target's table, and one noised sum of each other table, "
-        "measure this correlation",
+        "1: columns of different tables are taken as uncorrelated given the target; 2: noised fits "
+        "and one noised sum of each other table measure this correlation",
         default_text="2 with epsilon from 4 up, if two or three tables have features, the "
         "target's among them; else 1")
     """None until the query's tables are known."""

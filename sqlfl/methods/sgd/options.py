@@ -80,11 +80,10 @@ class SgdOptions(MethodOptions):
 
     # fmt: off
     batch_size: Batch = option(BATCH, DEPENDS, "joined rows per step", chosen=_batch,
-        default_text=f"all rows; sgd of mlp_* and pbm: a twentieth of the rows, from {MIN_ROWS} to "
-        f"{MAX_ROWS}")
+        default_text=f"all rows; sgd of mlp_* and pbm: 1/20 of the rows, {MIN_ROWS} to {MAX_ROWS}")
     learning_rate: float | None = option(number(0, above=True), None, "step length",
-        chosen=_learning_rate, default_text="from the curvature of the loss; "
-        f"{LEARNING_RATE:g} with optimizer = 'adam', for numbers times their standard deviation; "
+        chosen=_learning_rate, default_text="from the loss's curvature; "
+        f"{LEARNING_RATE:g} with 'adam', for numbers times their standard deviation; "
         f"{LEARNING_RATE:g} for mlp_*")
     steps: Steps = section(Steps)
     schedule: str | None = option(choice(*SCHEDULES), None,
