@@ -337,7 +337,7 @@ def pages(scores: Mapping[str, Any]) -> str:
         [[task, *(_score(runs.get((task, way), [])) for way in ways)] for task in tasks],
     )
     lines += ["", *table(
-        ["iterations, MB, seconds", *(way for way in ways if way != TREES)],
+        ["iterations, MB", *(way for way in ways if way != TREES)],
         [
             [task, *(_cost(runs.get((task, way), [])) for way in ways if way != TREES)]
             for task in tasks
@@ -354,8 +354,8 @@ def gains(scores: Mapping[str, Any]) -> str:
         seeds = [n for n in range(len(scores)) if f"{task}|auto|{n}" in scores]
         line, auto = ([scores[f"{task}|{way}|{n}"] for n in seeds] for way in ("line", "auto"))
         gain = [{"score": b["score"] - a["score"]} for a, b in zip(line, auto, strict=True)]
-        rows.append([task, *map(_score, (line, auto, gain)), _cost(line, 1), _cost(auto, 1)])
-    heads = ["test score", "line", "auto", "gain", "iterations, MB, seconds: line", "auto"]
+        rows.append([task, *map(_score, (line, auto, gain)), _cost(line), _cost(auto)])
+    heads = ["test score", "line", "auto", "gain", "iterations, MB: line", "auto"]
     return "\n".join(table(heads, rows))
 
 
@@ -366,17 +366,16 @@ def _score(runs: list[dict[str, float]]) -> str:
     if len(scores) == 1:
         return f"{scores[0]:.4f} (1)"
     error = scores.std(ddof=1) / np.sqrt(len(scores))
-    return f"{scores.mean():.4f} ± {error:.4f} ({len(scores)})"
+    return f"{scores.mean():.4f} ± {error:.4f}"
 
 
-def _cost(runs: list[dict[str, float]], digits: int = 0) -> str:
+def _cost(runs: list[dict[str, float]]) -> str:
     if not runs:
         return ""
-    means = (
-        np.mean([run[name] for run in runs]) for name in ("iterations", "megabytes", "seconds")
+    iterations, size = (
+        np.mean([run[name] for run in runs]) for name in ("iterations", "megabytes")
     )
-    its, size, seconds = means
-    return f"{its:.0f}, {size:.1f}, {seconds:.{digits}f}"
+    return f"{iterations:.0f}, {size:.1f}"
 
 
 MARKS = {"curves": pages, "gains": gains}

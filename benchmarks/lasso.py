@@ -240,9 +240,20 @@ SETTINGS: tuple[tuple[str, str, dict[str, Any], float], ...] = (
 )
 
 
+PRIVATE_RUNS = 5
+
+
 def joined() -> list[dict[str, Any]]:
     """Return for each setting the test error, the columns sent, and the bytes up in the rounds."""
-    return [_run(*setting) for setting in SETTINGS]
+    return [_typical(setting) for setting in SETTINGS]
+
+
+def _typical(setting: tuple[str, str, dict[str, Any], float]) -> dict[str, Any]:
+    """Return the only run of a setting; with PRIVACY the median errors of PRIVATE_RUNS."""
+    private = setting[3] > 0.0
+    runs = [_run(*setting) for _ in range(PRIVATE_RUNS if private else 1)]
+    errors = {name: float(np.median([run[name] for run in runs])) for name in ("rmse", "r2")}
+    return runs[0] | errors | ({"told": None, "up": None} if private else {})
 
 
 def _run(name: str, kind: str, options: dict[str, Any], epsilon: float) -> dict[str, Any]:
@@ -279,11 +290,11 @@ def _run(name: str, kind: str, options: dict[str, Any], epsilon: float) -> dict[
 # -- tables and figure -----------------------------------------------------------------------------
 
 
-AT = (1, 100, 2000)
-SHOWN = (1.0, 4.0, 16.0, 64.0)
-"""ε of the rows of slopes, which are of all."""
-SHOWN_PRIVATE = (1.0, 16.0)
+AT = (100, 2000)
+SHOWN = (1.0, 16.0)
 """ε of the rows of budgets."""
+SHOWN_SIZES = ((10_000, 100, 4), (100_000, 100, 4), (1_000, 10_000, 4))
+"""Rows, columns and parties of the rows of budgets."""
 BYTES = 4
 Found = Mapping[str, Any]
 
@@ -318,16 +329,15 @@ def _private(results: Found) -> list[str]:
     for name, run in results.items():
         if name.startswith("private/"):
             _, n, d, k, epsilon = name.split("/")
-            if float(epsilon) not in SHOWN_PRIVATE:
+            if (int(n), int(d), int(k)) not in SHOWN_SIZES or float(epsilon) not in SHOWN:
                 continue
-            sketched = BYTES * 256 * int(d)
             rows.append([
-                f"{int(n):,}", f"{int(d):,}", k, epsilon,
+                f"{int(n):,}", f"{int(d):,}", epsilon,
                 *(f"{run[m]:.3f}" for m in ("nothing", "ours", "fixed", "central")),
-                _size(run["ours up"]), _size(sketched),
+                _size(run["ours up"]),
             ])  # fmt: skip
-    heads = ["rows", "columns", "parties", "ε", "no model", "corrective", "fixed step", "central",
-             "bytes up", "all sketched"]  # fmt: skip
+    heads = ["rows", "columns", "ε", "no model", "corrective", "fixed step", "central",
+             "bytes up"]  # fmt: skip
     return table(heads, rows) if rows else []
 
 
@@ -341,41 +351,39 @@ def _slopes(results: Found) -> list[str]:
     for kind in ("sparse", "spread"):
         if f"slopes/{kind}/1" not in results:
             return []
-    rows, ends = [], []
+    rows = []
     for kind in ("sparse", "spread"):
         own = [(float(name.split("/")[2]), run) for name, run in results.items()
                if name.startswith(f"slopes/{kind}/")]  # fmt: skip
         epsilons = np.log([epsilon for epsilon, _ in own])
-        for epsilon, run in own:
-            if epsilon not in SHOWN:
-                continue
-            rows.append([
-                kind, f"{epsilon:g}", str(run["iterations"]),
-                *(f"{run[m]:.4f}" for m in ("central", "fixed", "corrective")),
-                *(_size(run[f"{m} up"]) for m in ("fixed", "corrective")),
-            ])  # fmt: skip
         fitted = [
             np.polyfit(epsilons, np.log([run[m] for _, run in own]), 1)[0]
             for m in ("central", "fixed", "corrective", "fixed up", "corrective up")
         ]
-        ends.append([f"{kind}: slope", "", "", *(f"{value:.2f}" for value in fitted)])
-    ends.append(["theory: slope", "", "0.67", "-0.67", "-0.67", "", "0.67", "0.67"])
-    heads = ["weights", "ε", "iterations", "central", "fixed step", "corrective",
-             "fixed: up", "corrective: up"]  # fmt: skip
-    return table(heads, [*rows, *ends])
+        rows.append([kind, *(f"{value:.2f}" for value in fitted)])
+    rows.append(["theory", "-0.67", "-0.67", "", "0.67", "0.67"])
+    heads = [
+        "slope of weights",
+        "central",
+        "fixed step",
+        "corrective",
+        "fixed: up",
+        "corrective: up",
+    ]
+    return table(heads, rows)
 
 
 def _join(results: Found) -> list[str]:
     runs = results.get("join", {"runs": []})["runs"]
     rows = [
         [
-            run["name"], f"{run['rows']:,}", f"{run['rmse']:.1f}", f"{run['r2']:.3f}",
-            str(run["iterations"]), "–" if run["told"] is None else str(run["told"]),
-            _size(run["up"]),
+            run["name"], f"{run['r2']:.3f}", str(run["iterations"]),
+            "–" if run["told"] is None else str(run["told"]),
+            "–" if run["up"] is None else _size(run["up"]),
         ]
         for run in runs
     ]  # fmt: skip
-    heads = ["model", "rows", "RMSE, minutes", "R²", "iterations", "columns told", "up in rounds"]
+    heads = ["model", "R²", "iterations", "columns sent", "up in rounds"]
     return table(heads, rows) if rows else []
 
 

@@ -58,6 +58,8 @@ import sqlfl
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "data"
 EPSILONS = (0.5, 1, 2, 4, 8, 100)
+SHOWN = (1, 4, 8)
+"""ε of the table's columns."""
 DELTA = 1e-6
 CARRIERS = ["9E", "AA", "AS", "B6", "DL", "EV", "F9", "FL", "HA", "MQ", "OO", "UA", "US", "VX",
             "WN", "YV"]  # fmt: skip
@@ -487,7 +489,7 @@ def tables(runs_by_key: dict[str, Any]) -> str:
     """Return Markdown: a row for each task, with the mean and the worst run of each ε, and AdaSSP's
     below."""
     names = list(dict.fromkeys(name.split("/")[0] for name in runs_by_key))
-    epsilons = [str(e) for e in EPSILONS if any(n.split("/")[1] == f"{e:g}" for n in runs_by_key)]
+    epsilons = [str(e) for e in SHOWN if any(n.split("/")[1] == f"{e:g}" for n in runs_by_key)]
     rows = []
     for name in names:
         metric = next(
@@ -507,12 +509,12 @@ def _scores(runs_by_key: dict[str, Any], name: str, epsilon: str, way: str) -> l
 
 
 def _cell(scores: list[float], metric: str) -> str:
-    """Return the mean; with several runs, the worst and their number too."""
+    """Return the mean; with several runs, the worst too."""
     if not scores:
         return "-"
     worst = max(scores) if metric == "rmse" else min(scores)
     mean = f"{sum(scores) / len(scores):.3f}"
-    return mean if len(scores) == 1 else f"{mean} ({worst:.3f} of {len(scores)})"
+    return mean if len(scores) == 1 else f"{mean} ({worst:.3f})"
 
 
 def main() -> None:

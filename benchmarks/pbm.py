@@ -86,9 +86,10 @@ def _of(task: Task, condition: str) -> Task:
 
 Found = Mapping[str, Any]
 THETAS = (0.1, 0.15, 0.2, 0.25)
+SHOWN_THETAS = (0.1, 0.25)
 BINS = {"phishing": (8, 16, 32, 64), "activity": (8, 16, 64, 128)}
-SHOWN = {"phishing": (8, 64), "activity": (8, 64, 128)}
-"""Bins of the rows of tables."""
+SHOWN = (8, 64)
+"""Bins of the rows of tables; SHOWN_THETAS are their θ."""
 PARTIES = (5, 10)
 TITLES = {"phishing": "Phishing, AUPRC", "activity": "Activity, accuracy"}
 TARGETS = {"phishing": 0.9, "activity": 0.8}
@@ -152,20 +153,21 @@ def render(results: Found) -> str:
     parts = []
     for data, title in TITLES.items():
         if runs(results, data, 5, "NPQ", 0, 0.0):
-            parts += [f"## {title}", *_effort(results, data), *_quality(results, data)]
+            parts += [f"## {title}", "\n".join(_setting(results, data))]
     if "join" in results:
         parts += ["## A join", "\n".join(_join(results["join"]["runs"]))]
     return "\n\n".join(parts)
 
 
-def _effort(results: Found, data: str) -> list[str]:
-    heads = ["setting", "epochs", "MB up", "MB", "paper: epochs", "GB"]
-    rows = [_reaching(results, data, "NPQ", 0, 0.0)]
-    rows += [_reaching(results, data, "PBM", b, theta) for b in SHOWN[data] for theta in THETAS]
-    measure = (
-        f"To {TARGETS[data]} of the training rows, as the coordinator estimates them; 5 parties."
-    )
-    return [measure, "\n".join(table(heads, rows))]
+def _setting(results: Found, data: str) -> list[str]:
+    """Return a table with a row for each setting: epochs and bytes to the target, and the test's
+    measure after the last epoch."""
+    heads = [f"setting; to {TARGETS[data]}:", "epochs", "MB up", "MB", "paper: epochs", "GB"]
+    for parties in PARTIES:
+        heads += [f"test, {parties} parties: PBM", "LDP"]
+    shown = [("NPQ", 0, 0.0), *(("PBM", bins, theta) for bins in SHOWN for theta in SHOWN_THETAS)]
+    rows = [[*_reaching(results, data, *one), *_ends(results, data, *one[1:])] for one in shown]
+    return table(heads, rows)
 
 
 def _reaching(results: Found, data: str, method: str, bins: int, theta: float) -> list[str]:
@@ -190,23 +192,8 @@ def first(epochs: Sequence[Mapping[str, float]], target: float) -> Mapping[str, 
     return next((row for row in epochs if row["train seen"] >= target), None)
 
 
-def _quality(results: Found, data: str) -> list[str]:
-    heads = ["setting"]
-    for parties in PARTIES:
-        heads += [f"{parties} parties: PBM", "LDP"]
-    rows = [_ends(results, data, b, theta) for b in (0, *SHOWN[data]) for theta in THETAS]
-    shown = [row for place, row in enumerate(rows) if place >= len(THETAS) - 1]
-    sizes = {parties: len(runs(results, data, parties, "NPQ", 0, 0.0)) for parties in PARTIES}
-    counted = ", ".join(f"{size} with {parties} parties" for parties, size in sizes.items())
-    caption = (
-        "Of the test's rows after the last epoch, as the coordinator estimates them. Means over\n"
-        f"runs: {counted}."
-    )
-    return [caption, "\n".join(table(heads, shown))]
-
-
 def _ends(results: Found, data: str, bins: int, theta: float) -> list[str]:
-    cells = ["NPQ" if not bins else f"b = {bins}, θ = {theta:g}"]
+    cells = []
     for parties in PARTIES:
         for method in ("PBM", "LDP") if bins else ("NPQ", ""):
             histories = runs(results, data, parties, method, bins, theta if bins else 0.0)

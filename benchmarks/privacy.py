@@ -105,9 +105,7 @@ def movielens_tables(results: Found) -> str:
 def _paper(results: Found) -> list[str]:
     heads = [
         "model", "test RMSE without privacy", "in the paper's setting", "worse by",
-        "the paper: at most", "seconds of communication, US-UK", "ε as the paper counts",
-        "labels: ε, anyone", "users' features: ε, users of the model",
-        "movies' features: ε, users of the model", "features: ε, coordinator and other parties",
+        "the paper: at most", "ε of labels", "of users' features", "of movies' features",
     ]  # fmt: skip
     rows = []
     for place, title in PLACES.items():
@@ -121,7 +119,7 @@ def _paper(results: Found) -> list[str]:
             name = f"{title}, {algorithm.upper()}"
             limit = f"{LIMITS[place.partition('/')[0]]:.2f}"
             if "refused" in private:
-                rows.append([name, f"{free['rmse'][-1]:.4f}", "refused", "-", limit] + ["-"] * 6)
+                rows.append([name, f"{free['rmse'][-1]:.4f}", "refused", "-", limit] + ["-"] * 3)
                 continue
             before, after = free["rmse"][-1], private["rmse"][-1]
             rows.append([
@@ -130,12 +128,9 @@ def _paper(results: Found) -> list[str]:
                 f"{after:.4f}",
                 f"{after - before:+.4f}",
                 limit,
-                f"{private['comm_seconds']:.1f}",
-                "1",
                 told(private, "labels", COORDINATOR),
                 told(private, "the model's parameters", USERS, "users"),
                 told(private, "the model's parameters", USERS, "movies"),
-                told(private, "predictions", COORDINATOR),
             ])  # fmt: skip
     return table(heads, rows)
 

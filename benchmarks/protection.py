@@ -64,11 +64,16 @@ def sums(arguments: Sequence[str]) -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--page", type=Path)
     given = parser.parse_args(arguments)
-    lines = masks(given.numbers, given.repeats)
-    lines += ["", *rounds(given.rows, given.clients, given.repeats, given.epochs)]
-    print("\n".join(lines))
+    numbers = masks(given.numbers, given.repeats)
+    epochs = rounds(given.rows, given.clients, given.repeats, given.epochs)
+    print("\n".join([*numbers, "", *epochs]))
     if given.page is not None:
-        insert(given.page, "secure", "\n".join(lines))
+        insert(given.page, "secure", "\n".join(_with(epochs, f"lbfgs, {max(given.rows):,} ")))
+
+
+def _with(lines: Sequence[str], text: str) -> list[str]:
+    """Return the table's heads, and the rows that begin with this text, for the page."""
+    return [*lines[:2], *(line for line in lines[2:] if line.startswith(f"| {text}"))]
 
 
 # -- a client's numbers ----------------------------------------------------------------------------

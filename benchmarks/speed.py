@@ -171,12 +171,10 @@ Found = Mapping[str, Any]
 SUMMARY = (
     "workload", "joined rows",
     "ours, s", "central, s", "ours / central",
-    "processor: ours, s", "central, s", "ours / central",
-    "peak: ours, GiB", "central, GiB", "ours / central",
-    "bound, s",
+    "peak: ours, GiB", "central, GiB",
 )  # fmt: skip
-OURS = ("ours, seconds", *PHASES, "all", "epochs", "gap", "tolerance")
-CENTRAL = ("central, seconds", "join", "encode", "fit", "all", "gap", "how")
+OURS = ("ours, seconds", *PHASES, "epochs", "gap")
+CENTRAL = ("central, seconds", "join", "encode", "fit", "gap", "how")
 
 
 def render(results: Mapping[str, Found]) -> str:
@@ -214,11 +212,12 @@ def _summary(name: str, run: Found) -> list[list[str]]:
 def _beside(name: str, run: Found, other: str) -> list[str]:
     sides = [run.get(side, {}) for side in ("ours", other)]
     cells = [name, f"{run['rows']:,}"]
-    for key, unit in (("seconds", 1), ("cpu", 1), ("peak", 2**30)):
+    for key, unit in (("seconds", 1), ("peak", 2**30)):
         values = [side.get(key) for side in sides]
         cells += ["-" if value is None else f"{value / unit:.2f}" for value in values]
-        cells.append("-" if None in values else f"{values[0] / values[1]:.2f}")
-    return [*cells, f"{run['bound']:.3f}"]
+        if key == "seconds":
+            cells.append("-" if None in values else f"{values[0] / values[1]:.2f}")
+    return cells
 
 
 def _with(runs: Mapping[str, Found], side: str) -> Iterator[tuple[str, Found]]:
@@ -227,13 +226,13 @@ def _with(runs: Mapping[str, Found], side: str) -> Iterator[tuple[str, Found]]:
 
 def _ours(side: Found) -> list[str]:
     cells = [f"{side['phases'][phase]:.2f}" for phase in PHASES]
-    return [*cells, f"{side['seconds']:.2f}", f"{side['epochs']:.0f}", _gap_cell(side), side["how"]]
+    return [*cells, f"{side['epochs']:.0f}", _gap_cell(side)]
 
 
 def _central(side: Found) -> list[str]:
     phases = side["phases"]
     cells = [f"{phases[p]:.2f}" if p in phases else "-" for p in ("join", "encode", "fit")]
-    return [*cells, f"{side['seconds']:.2f}", _gap_cell(side), side["how"]]
+    return [*cells, _gap_cell(side), side["how"]]
 
 
 def _gap_cell(side: Found) -> str:

@@ -47,7 +47,6 @@ TITLES = {
 }
 ON_PAGE = ("linear/titles", "nn/titles")
 """Settings whose tables the page has."""
-EPOCHS = (1, 2, 4, 10)
 GOALS = {"nn/titles": 1.05}
 """RMSEs to compare at that are the paper's."""
 NEAR = 0.001
@@ -103,7 +102,7 @@ def sends(run: Mapping[str, Any]) -> bool:
 
 def _setting(results: Mapping[str, Any], name: str, runs: Runs) -> str:
     same = equal(name, runs)
-    lines = [_what(same), "", *_effort(runs), "", *_quality(runs)]
+    lines = [_what(same), "", *_effort(runs)]
     best = results.get(f"{name}/optimum")
     if best is not None and name.startswith("linear"):
         lines[0] += f" The optimum, from one linear system, has {best['rmse']:.4f}."
@@ -116,38 +115,24 @@ def _what(same: float) -> str:
 
 def _effort(runs: Runs) -> list[str]:
     heads = [
-        "method", "rounds: setup", "per epoch", "in all", "MB: setup", "per epoch", "in all",
-        "test RMSE at the end",
+        "method", "rounds: an epoch", "in all", "MB: an epoch", "in all",
+        "test RMSE: after an epoch", "at the end",
     ]  # fmt: skip
     lines = _heads(heads)
     for name, run in runs.items():
         rows = run["epochs"]
         last = rows[-1]
         if not sends(run):
-            cells = ["-"] * 6
+            cells = ["-"] * 4
         else:
             rounds, size = _per_epoch(rows, _rounds), _per_epoch(rows, _bytes)
             cells = [
-                _whole(rows[0]["rounds"] - rounds),
                 _whole(rounds),
                 _whole(last["rounds"]),
-                f"{(_bytes(rows[0]) - size) / 1e6:.2f}",
                 f"{size / 1e6:.2f}",
                 f"{_bytes(last) / 1e6:.2f}",
             ]
-        lines.append(_line([name, *cells, f"{last['rmse']:.4f}"]))
-    return lines
-
-
-def _quality(runs: Runs) -> list[str]:
-    last = max(len(run["epochs"]) for run in runs.values())
-    shown = [epoch for epoch in EPOCHS if epoch <= last]
-    lines = _heads(["test RMSE after epoch", *map(str, shown)])
-    for name, run in runs.items():
-        found = [row["rmse"] for row in run["epochs"]]
-        # a method that has converged stays where it is
-        cells = [f"{found[min(epoch, len(found)) - 1]:.4f}" for epoch in shown]
-        lines.append(_line([name, *cells]))
+        lines.append(_line([name, *cells, *(f"{row['rmse']:.4f}" for row in (rows[0], last))]))
     return lines
 
 
@@ -189,12 +174,6 @@ def _beside(results: Mapping[str, Any]) -> list[str]:
             rows = runs["RFL-ADMM-V"]["epochs"]
             best = f"{rows[min(5, len(rows)) - 1]['rmse']:.3f}, {rows[-1]['rmse']:.3f} at the end"
             add(f"test RMSE after 5 epochs of RFL-ADMM-V, {title}", theirs, best)
-    for title, runs in (("linear", linear), ("towers", nn)):
-        if "VFL-ADMM" in runs and "RFL-ADMM-V" in runs:
-            ratio = _ratio(runs, "VFL-ADMM", "RFL-ADMM-V", "seconds")
-            add(f"seconds of an epoch, VFL-ADMM over RFL-ADMM-V, {title}", "4.3", ratio)
-            ratio = _ratio(runs, "VFL-ADMM", "RFL-ADMM-V", "shared")
-            add(f"the same, clients on one line, {title}", "4.3", ratio)
     pairs = (
         ("SGD", "RFL-SGD-V", "RFL-SGD", "175", "23.35"),
         ("ADMM", "RFL-ADMM-V", "RFL-ADMM, consensus", "10", "1.36"),

@@ -65,9 +65,9 @@ def test_tables_have_every_run(lasso: Any) -> None:
                 "corrective": 1.0, "fixed up": epsilon, "corrective up": 2.0,
             }  # fmt: skip
     text = lasso.render(found)
-    assert "| search, 5 columns | 1.0e+00 |" in text
+    assert "| search, 5 columns | 1.0e-02 |" in text
     assert text.count("-1.00") == 3
-    assert "| sparse: slope |  |  | -0.50 | -1.00 | " in text
+    assert "| sparse | -0.50 | -1.00 | " in text
     assert "2.0 MB" in text
     assert "reached" in text
 

@@ -152,12 +152,10 @@ def test_tables_stand_beside_the_papers(modules: Any, tmp_path: Path) -> None:
         },
     }
     text = tables.render(found)
-    assert "| NPQ | 2 | 2.00 | 6.0 | 2 | 0.09 |" in text
-    assert "| b = 64, θ = 0.25 | 2.5 | 2.50 | 7.5 | 2 | 0.05 |" in text
-    assert "| b = 8, θ = 0.25 | > 3 | - | - | 23 | 0.58 |" in text
-    assert "| b = 8, θ = 0.1 | - | - | - | > 100 | - |" in text
-    assert "| b = 64, θ = 0.25 | 0.750 | - | - | - |" in text
-    assert "| b = 8, θ = 0.1 | - | - | - | 0.500 |" in text
+    assert "| NPQ | 2 | 2.00 | 6.0 | 2 | 0.09 | 0.900 | - | - | - |" in text
+    assert "| b = 64, θ = 0.25 | 2.5 | 2.50 | 7.5 | 2 | 0.05 | 0.750 | - | - | - |" in text
+    assert "| b = 8, θ = 0.25 | > 3 | - | - | 23 | 0.58 | 0.900 | - | - | - |" in text
+    assert "| b = 8, θ = 0.1 | - | - | - | > 100 | - | - | - | - | 0.500 |" in text
     assert "| PBM, 1 runs | 1,000 | 70.00 % | 80.00 % | 3 | 4 | 5 |" in text
     assert "Activity" not in text
     tables.draw(found, tmp_path / "pbm.png")

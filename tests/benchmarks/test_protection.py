@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -33,7 +34,10 @@ def test_draws_masks_and_rounds_are_measured(
         protection = modules.protection
         modules.measuring.dispatch(protection.__doc__, {"sums": protection.sums})
     printed = capsys.readouterr().out
-    assert printed.strip() in page.read_text()
+    begin, text, end = re.split(r"<!-- secure: \w+ -->\n", page.read_text())
+    assert (begin, end) == ("before\n", "after\n")
+    assert set(text.split("\n")) <= {"", *printed.splitlines()}
+    assert [len(rows) for rows in tables(text)] == [2]
     numbers, rounds = tables(printed)
     assert [row["bins"] for row in numbers] == ["b = 16", "b = 64", "b = 128"]
     for row, bins in zip(numbers, (16, 64, 128), strict=True):

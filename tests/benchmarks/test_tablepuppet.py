@@ -154,7 +154,7 @@ def _check_optimum(results: dict[str, Any], setting: str) -> None:
 
 
 def _check_files(rendered: str, page: str, figures: Path, settings: int) -> None:
-    assert rendered.count("| RFL-ADMM-V |") == 2 * settings
+    assert rendered.count("| RFL-ADMM-V |") == settings
     assert all(line in rendered for line in page.splitlines() if line.startswith("|"))
     assert page.startswith("# Results")
     assert page.endswith("end\n")
