@@ -280,7 +280,8 @@ class TrainingPolicy:
     weights: str = option(
         choice(EXACT, NEVER),
         EXACT,
-        "whether the party's weights may leave: WEIGHTS, CURVES, INFERENCE, EXPORT",
+        "whether the party's weights may leave, with each column's mean and scale whatever moments "
+        "says: WEIGHTS, CURVES, INFERENCE, EXPORT",
     )
     metrics: str = option(
         choice(EXACT, NEVER, instead=_METRICS),

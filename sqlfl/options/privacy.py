@@ -214,7 +214,8 @@ class Privacy:
         "public range of a numeric target: labels are clipped to it",
         default_text="needed for numbers", needs=_OF_LABELS)
     label_classes: tuple[str, ...] | None = option(CLASSES, None,
-        "public list of all classes, as text and in the model's order; another label ends the run",
+        "public list of all classes, as text and in the model's order; another label "
+        "gives any of these, all alike",
         default_text="false and true for a BOOLEAN; else needed for classes", needs=_OF_LABELS)
     epsilon: float | None = option(EPSILON, None,
         "ε of the features of one row of a table; excludes noise_multiplier",
