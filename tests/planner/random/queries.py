@@ -375,7 +375,7 @@ class Queries(Selects):
         if None not in days and self.draws.chance(60):
             a, b = map(str, days)
         forms = ("{0} BETWEEN {1} - 1 AND {1}", "{1} - {0} BETWEEN 0 AND 2")
-        forms += ("abs({0} - {1}) <= 1", "{0} > {1} AND {0} <= {1} + 1")
+        forms += ("abs({0} - {1}) <= 1", "{0} > {1} AND {0} <= {1} + 1", "{0} - {1} = 1")
         return self.draws.pick(forms).format(a, b)
 
     def scalar_subquery(self, place: Place) -> str:

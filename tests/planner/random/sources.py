@@ -13,6 +13,7 @@ from tests.planner.random.world import (
     DATE,
     DOUBLE,
     HUGE,
+    IDENTIFIER,
     INT,
     MOMENT,
     MONEY,
@@ -21,8 +22,10 @@ from tests.planner.random.world import (
     SINGLE_ONLY,
     TABLES,
     TEXT,
+    TIME,
     VIEWS,
     ZONED,
+    ZONED_TIME,
     Table,
 )
 
@@ -40,6 +43,9 @@ PAIRS = (
     (JOINABLE, (HUGE,)),
     ((MOOD,), (TEXT, MOOD)),
     ((ZONED,), (MOMENT, DATE)),
+    ((IDENTIFIER,), (IDENTIFIER,)),
+    ((TIME,), (TIME, ZONED_TIME)),
+    ((ZONED_TIME,), (TIME,)),
 )
 """Types of the two sides of an equality, which are compared as a common type."""
 
@@ -116,7 +122,9 @@ class Sources(Conditions):
         columns = tuple(Column(name, type_, table.party) for name, type_ in table.columns)
         if "." in table.path:
             self.note("three parts")
-        if {HUGE, MOOD, ZONED} & {type_ for _, type_ in table.columns}:
+        if {HUGE, MOOD, ZONED, IDENTIFIER, TIME, ZONED_TIME} & {
+            type_ for _, type_ in table.columns
+        }:
             self.note("rare types")
         bare = table.name.strip('"').lower() not in {name.strip('"').lower() for name in taken}
         if bare and not self.draws.chance(60):
@@ -501,7 +509,11 @@ class Sources(Conditions):
         if None in ends:
             return None
         self.note("window in on")
-        forms = ["{0} BETWEEN {1} - {n} AND {1} + {n}", "{0} - {1} BETWEEN 0 AND {n}"]
+        forms = [
+            "{0} BETWEEN {1} - {n} AND {1} + {n}",
+            "{0} - {1} BETWEEN 0 AND {n}",
+            "{0} - {1} = {n}",
+        ]
         forms += ["abs({0} - {1}) <= {n}", "{0} >= {1} AND {0} < {1} + {n}", "{0} > {1}"]
         if types == (MOMENT,):
             forms = ["{0} BETWEEN {1} - {n} AND {1}", "{0} >= {1} AND {0} - {1} <= {n}"]

@@ -29,6 +29,7 @@ PAIR = "STRUCT(f INTEGER, k INTEGER)"
 ROW = "STRUCT(k INTEGER, n INTEGER, id INTEGER)"
 TEXTS, MAP, PAIRS = "VARCHAR[]", "MAP(VARCHAR, INTEGER)", f"{PAIR}[]"
 HUGE, ZONED, MOOD = "HUGEINT", "TIMESTAMP WITH TIME ZONE", "ENUM('1', 'a', 'B')"
+IDENTIFIER, TIME, ZONED_TIME = "UUID", "TIME", "TIME WITH TIME ZONE"
 UNLIKE = "UNLIKE"
 """Whole numbers, in a column whose type each database of the party chooses for itself."""
 TYPES_OF_UNLIKE = ("VARCHAR", DOUBLE, INT)
@@ -79,6 +80,8 @@ TABLES = (
     Table("c", "ol", (("id", INT), ("x", UNLIKE), ("tags", TEXTS))),
     Table("b", "Rä", (("k", HUGE), ("größe", INT), ("mood", MOOD), ("id", BIG))),
     Table("c", "z", (("k", INT), ("mood", MOOD), ("n", HUGE), ("zoned", ZONED))),
+    Table("b", "ti", (("k", INT), ("id", IDENTIFIER), ("h", TIME), ("m", INT))),
+    Table("c", "o", (("id", IDENTIFIER), ("h", ZONED_TIME), ("t", TIME), ("x", DOUBLE))),
 )
 VIEWS = (
     Table(
@@ -271,6 +274,12 @@ def value(random: Random, type_: str) -> str:
             return f"TIMESTAMPTZ '2024-01-0{1 + small} 0{small}:30:00+00'"
         case "ENUM('1', 'a', 'B')":
             return random.choice(("'1'", "'a'", "'B'"))
+        case "UUID":
+            return f"'00000000-0000-0000-0000-00000000000{small}'::UUID"
+        case "TIME":
+            return f"TIME '0{small}:30:00'"
+        case "TIME WITH TIME ZONE":
+            return f"'0{small}:30:00+0{random.randrange(2)}'::TIMETZ"
         case "TIMESTAMP":
             return f"TIMESTAMP '2024-01-0{1 + small} 0{small}:30:00'"
         case "BOOLEAN":
