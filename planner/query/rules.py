@@ -129,8 +129,16 @@ def to_ucq(
     except PlanError:
         if not has_calls(query):
             raise
-    # only its database knows a function's kind; the first attempt assumed one value per row
-    return _ruled(replace(draft, careful=True), rules)
+    return _ruled(_careful(draft), rules)
+
+
+def _careful(draft: Draft) -> Draft:
+    """Return the draft for a second attempt, which asks databases for the kind of each function.
+
+    The first assumed one value per row. Its sources may have the ids of others now, so that the
+    types which it was told are forgotten.
+    """
+    return replace(draft, careful=True, described={})
 
 
 def _ruled(draft: Draft, rules: Sequence[Rule]) -> Ucq:
@@ -153,7 +161,7 @@ def outputs_of(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Column, ..
     except PlanError:
         if not has_calls(query):
             raise
-    return _outputs(replace(draft, careful=True))
+    return _outputs(_careful(draft))
 
 
 def _outputs(draft: Draft) -> tuple[Column, ...]:

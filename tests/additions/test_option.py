@@ -41,7 +41,7 @@ def test_the_table_has_them() -> None:
     lines = {line.split("`")[1]: line for line in options_markdown().splitlines()[2:]}
     rows = {name: [cell.strip() for cell in line.split("|")[2:6]] for name, line in lines.items()}
     assert rows["haste"] == [
-        "a whole number from 1 to 9", "2", "hasty", "steps that are made at once",
+        "integer 1 to 9", "2", "hasty", "steps that are made at once",
     ]  # fmt: skip
     assert (
         rows["algorithm"][0] == "'lbfgs', 'sgd', 'admm', 'pbm', 'frank_wolfe', 'moments' or 'hasty'"
