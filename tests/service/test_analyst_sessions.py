@@ -95,7 +95,7 @@ def test_an_analyst_who_leaves_amid_a_statement(
         raise Error("over")
 
     monkeypatch.setattr(Calls, "_answer", slow)
-    with serving(tmp_path, calm(tmp_path, heartbeat=0.3)) as study:
+    with serving(tmp_path, calm(tmp_path, lease=2.0, heartbeat=0.3)) as study:
         fed = study.analyst()
         lost: list[Error] = []
 
