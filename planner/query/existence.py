@@ -66,7 +66,7 @@ class _Party:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _OuterSide:
     """A side of an equality: a value of one party's tables, or of one table outside."""
 
     node: exp.Expr
@@ -197,8 +197,8 @@ class _Parting:
         """Return the conditions of each party, which together are equivalent to `conditions`.
         Return None if there are no such conditions."""
         parts: list[list[exp.Expr]] = [[] for _ in self.parties]
-        across: list[tuple[_Side, _Side]] = []
-        links: list[tuple[_Side, _Side]] = []
+        across: list[tuple[_OuterSide, _OuterSide]] = []
+        links: list[tuple[_OuterSide, _OuterSide]] = []
         for condition in conditions:
             reads = ids_of(self._term(condition))
             places = [n for n, party in enumerate(self.parties) if reads & party.ids]
@@ -225,7 +225,9 @@ class _Parting:
                     parts[side.place].append(equal)
         return parts
 
-    def _anchor(self, side: _Side, edges: Sequence[tuple[_Side, _Side]]) -> _Side | None:
+    def _anchor(
+        self, side: _OuterSide, edges: Sequence[tuple[_OuterSide, _OuterSide]]
+    ) -> _OuterSide | None:
         """Return an outer value that equals the side by these equalities, directly or through other
         values.
 
@@ -243,14 +245,14 @@ class _Parting:
         anchor = next((other for other in alike.values() if other.place is None), None)
         return anchor if self._is_transitive([*alike.values()]) else None
 
-    def _is_transitive(self, sides: Sequence[_Side]) -> bool:
+    def _is_transitive(self, sides: Sequence[_OuterSide]) -> bool:
         """Return whether values that equal one of these values equal each other."""
         return is_transitive(self.parter.draft, [(side.relation, side.term) for side in sides])
 
     def _term(self, node: exp.Expr) -> Term:
         return self.parter.pusher.term(node, self.scope, self.known)
 
-    def _sides(self, condition: exp.Expr) -> tuple[_Side, _Side] | None:
+    def _sides(self, condition: exp.Expr) -> tuple[_OuterSide, _OuterSide] | None:
         """Return the sides of a plain equality. Return None for other conditions, or if a side
         reads several tables or none."""
         equal = equality(condition.unnest())
@@ -259,7 +261,7 @@ class _Parting:
         left, right = self._side(equal.left), self._side(equal.right)
         return None if left is None or right is None else (left, right)
 
-    def _side(self, node: exp.Expr) -> _Side | None:
+    def _side(self, node: exp.Expr) -> _OuterSide | None:
         term = self._term(node)
         reads = ids_of(term)
         if clients_of(term.expression):
@@ -275,7 +277,7 @@ class _Parting:
         ]
         if len(holders) != 1 or not reads <= frozenset(holders[0][1].ids):
             return None
-        return _Side(node, term, *holders[0])
+        return _OuterSide(node, term, *holders[0])
 
 
 def _flat(item: exp.Expr, joins: Sequence[exp.Join]) -> Iterator[tuple[exp.Expr, exp.Join | None]]:

@@ -345,7 +345,7 @@ def _with_position(
         for branch in block.relations[block.of(id_)].branches
         for condition in branch.filters
     )
-    made = _Distinct(draft, relation, columns, empty)
+    made = _DistinctKeys(draft, relation, columns, empty)
     own = made.relation(block.outputs[places[0]].name, id_, fresh)
     new = {key: column(made.names[key], own.ids[0]) for key in columns}
     pairs = made.equalities(own.ids[0])
@@ -385,7 +385,7 @@ def _with_position(
 
 
 @dataclass(frozen=True)
-class _Distinct:
+class _DistinctKeys:
     """The distinct values of columns of a relation, as a relation."""
 
     draft: Draft

@@ -106,6 +106,17 @@ class _Compared:
     """Columns that USING joins, the FULL JOIN's on the left."""
 
 
+def _grown(full: FullJoin, state: State, compared: _Compared, exact: bool, first: bool) -> FullJoin:
+    """Return a FULL JOIN with one more side, which is the first if `first`."""
+    places = sorted(compared.terms)
+    added = tuple(compared.terms[place] for place in places)
+    keys = tuple(tuple(key[place] for place in places) for key in full.keys)
+    names = tuple(name for n, name in enumerate(full.names) if n in compared.terms)
+    sides = (state, *full.sides) if first else (*full.sides, state)
+    keys = (added, *keys) if first else (*keys, added)
+    return FullJoin(sides, keys, names, exact and not compared.others)
+
+
 @dataclass(frozen=True)
 class Joiner:
     """Reader of the joins in one FROM."""
@@ -322,16 +333,7 @@ class Joiner:
                 joined.append(optional)
                 continue
             joined += self._full_parts(parts, full, state, optional, join, known, outer, flipped)
-            grown = FullJoin(
-                (state, *full.sides) if flipped else (*full.sides, state),
-                (),
-                tuple(name for n, name in enumerate(full.names) if n in compared.terms),
-                exact and not compared.others,
-            )
-            places = sorted(compared.terms)
-            own = tuple(compared.terms[place] for place in places)
-            keys = tuple(tuple(key[place] for place in places) for key in full.keys)
-            grown = replace(grown, keys=(own, *keys) if flipped else (*keys, own))
+            grown = _grown(full, state, compared, exact, flipped)
             joined = [replace(part, full=grown) for part in joined]
         return joined
 

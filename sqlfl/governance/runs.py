@@ -190,7 +190,7 @@ class GovernedRun:
         self._most = request.often()
         self._asked: Counter[tuple[int, str]] = Counter()
         self._of_slot: Counter[int] = Counter()
-        self._taken: dict[int, _Taken] = {}
+        self._taken: dict[int, _TakenRows] = {}
         self._active: dict[int, Array] = {}
         self._counted: dict[int, RowCounts] = {}
         """Rows for which the active rows stand, also once equal rows are merged."""
@@ -255,7 +255,7 @@ class GovernedRun:
             raise refusal(f"{said}{self._of_copies(slot)}", hint=WRITE)
         self._differ(slot, TAKEN, np.arange(size), np.ones(size))
 
-    def _take(self, slot: int, size: int, fragments: Array, marks: Array) -> _Taken:
+    def _take(self, slot: int, size: int, fragments: Array, marks: Array) -> _TakenRows:
         """Return the rows in their present numbering. In a slot with keys, it is final once these
         have left.
         """
@@ -263,7 +263,7 @@ class GovernedRun:
         if not len(fragments):
             fragments = np.full(size, next(iter(parts.tables)), np.uint16)
         nobodys = [number for number, table in parts.tables.items() if table is None]
-        found = self._taken[slot] = _Taken(fragments, marks, ~np.isin(fragments, nobodys))
+        found = self._taken[slot] = _TakenRows(fragments, marks, ~np.isin(fragments, nobodys))
         return found
 
     def serve(self, request: ms.Message, answer: Serve) -> ms.Message:
@@ -517,7 +517,7 @@ class GovernedRun:
 
 
 @dataclass(frozen=True, eq=False)
-class _Taken:
+class _TakenRows:
     """All rows of a slot's snapshot by their ids."""
 
     fragments: Array

@@ -151,11 +151,7 @@ def meanings(
             if source is not None and place + 1 < len(parts):
                 sure += named(source.outputs, parts[place + 1])
             elif source is not None and len(parts) == 1:
-                reads = frozenset().union(*(o.reads for o in source.outputs))
-                size = total([o.size for o in source.outputs], 16.0 * len(source.outputs) + 16.0)
-                of_rows = any(o.of_rows for o in source.outputs)
-                spread = any(o.spread for o in source.outputs)
-                sure.append(SelectOutput("", reads, size=size, of_rows=of_rows, spread=spread))
+                sure.append(_row_of(source.outputs))
         for other in level.sources.values():
             sure += named(other.outputs, first)
             unsure += [output for output in other.outputs if not output.name]
@@ -164,6 +160,16 @@ def meanings(
         if len(parts) == 1 and any(output.name == first for output in every):
             break
     return sure, unsure
+
+
+def _row_of(outputs: Sequence[SelectOutput]) -> SelectOutput:
+    """Return a table's row as one value, of which its name is the name too."""
+    reads = frozenset().union(*(o.reads for o in outputs))
+    size = total([o.size for o in outputs], 16.0 * len(outputs) + 16.0)
+    of_rows = any(o.of_rows for o in outputs)
+    return SelectOutput(
+        "", reads, size=size, of_rows=of_rows, spread=any(o.spread for o in outputs)
+    )
 
 
 def is_field(names: Sequence[str], scope: SelectScope) -> bool:

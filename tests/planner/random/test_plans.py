@@ -68,7 +68,7 @@ def test_the_statements_have_what_goes_wrong() -> None:
     seen: Counter[str] = Counter()
     valid = 0
     with opened(0) as world:
-        for seed in range(600):
+        for seed in range(1400):
             statement, _ = made(Random(seed))
             try:
                 central(world, statement)
@@ -76,7 +76,7 @@ def test_the_statements_have_what_goes_wrong() -> None:
                 continue
             valid += 1
             seen.update(statement.seen)
-    assert valid > 350
+    assert valid > 800
     assert {kind: seen[kind] for kind in KINDS if seen[kind] < (1 if kind in SELDOM else 5)} == {}
 
 
